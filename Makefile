@@ -1,0 +1,49 @@
+# Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt bench faults docs services clean
+
+PY := .venv/bin/python
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.demo: pyproject.toml scripts/install
+	@scripts/install && touch $@
+
+.venv/.dev: pyproject.toml scripts/install
+	@scripts/install dev && touch $@ .venv/.demo
+
+.venv/.docs: .venv/.dev
+	@scripts/install docs && touch $@
+
+demo: .venv/.demo ## see events travel, on this machine, without any service
+	@$(PY) examples/first_event.py
+
+test: .venv/.dev ## all tests, on private real servers that start by themselves
+	$(PY) -m pytest $(ARGS)
+
+check: .venv/.dev ## lint, format, types, import contract, sizes
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest -q tests/unit/test_shape.py
+
+fmt: .venv/.dev ## format and fix what can be fixed
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: .venv/.dev ## measure side by side; one part with PART=name
+	$(PY) -m bench $(PART)
+
+faults: .venv/.dev ## the tests that hurt servers and processes, at full length
+	OUTRIDER_FULL=1 $(PY) -m pytest -m faults $(ARGS)
+
+docs: .venv/.docs ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "site/index.html"
+
+services: .venv/.dev ## keep private PostgreSQL, RabbitMQ, Redis, NATS and Kafka up; prints their URLs
+	@$(PY) -m outrider.testing.services $(ARGS)
+
+clean: ## remove what these targets made
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

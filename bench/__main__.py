@@ -1,0 +1,23 @@
+"""python -m bench [part …]: all parts, or the named ones."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import codec
+
+PARTS = {"codec": codec.run}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"no such part: {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        return 2
+    for name in names or PARTS:
+        PARTS[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

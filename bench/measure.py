@@ -1,0 +1,80 @@
+"""Side by side: every case runs in every round, and the medians are compared as ratios."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One case: its median rate, and that rate as a ratio to each yardstick."""
+
+    case: str
+    per_second: float
+    ratios: dict[str, float]
+
+
+def compare(
+    cases: dict[str, Callable[[], Any]], *, beside: list[str], rounds: int, seconds: float
+) -> list[Row]:
+    """Rates of plain functions; each round gives every case the same slice of time."""
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, call in cases.items():
+            rates[name].append(_rate(call, seconds))
+    return rows_of(rates, beside)
+
+
+def rows_of(rates: dict[str, list[float]], beside: list[str]) -> list[Row]:
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    return [
+        Row(
+            case=name,
+            per_second=rate,
+            ratios={other: rate / medians[other] for other in beside if other != name},
+        )
+        for name, rate in medians.items()
+    ]
+
+
+def _rate(call: Callable[[], Any], seconds: float) -> float:
+    count, step, started = 0, 64, time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds:
+        for _ in range(step):
+            call()
+        count += step
+    return count / spent
+
+
+def show(title: str, rows: list[Row]) -> None:
+    others = sorted({name for row in rows for name in row.ratios})
+    print(f"\n{title}")
+    print(f"  {'case':<28}{'per second':>14}" + "".join(f"{'to ' + o:>30}" for o in others))
+    for row in rows:
+        ratios = "".join(f"{row.ratios.get(o, 1.0):>30.2f}" for o in others)
+        print(f"  {row.case:<28}{row.per_second:>14,.0f}{ratios}")
+
+
+def save(part: str, tables: dict[str, list[Row]], settings: dict[str, Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    report = {
+        "part": part,
+        "python": sys.version.split()[0],
+        "settings": settings,
+        "tables": {
+            title: [{**asdict(row), "per_second": round(row.per_second)} for row in rows]
+            for title, rows in tables.items()
+        },
+    }
+    (RESULTS / f"{part}.json").write_text(json.dumps(report, indent=1) + "\n")

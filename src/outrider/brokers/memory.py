@@ -1,0 +1,109 @@
+"""In memory, for tests and single processes: delivers at once, keeps nothing over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from outrider.ports import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import timedelta
+
+    from outrider.envelope import EventEnvelope
+    from outrider.ports import EventHandler
+
+
+class InMemoryEventBus:
+    """Publisher and subscriber in one; handlers run before `publish` returns, in their order.
+
+    Every handler runs even if another one fails; the failures are raised together. Without a
+    time limit a handler that hangs holds up its own publish call, and nobody else's.
+    """
+
+    def __init__(
+        self,
+        handlers: Iterable[tuple[str, EventHandler]] = (),
+        *,
+        handler_timeout: timedelta | None = None,
+    ) -> None:
+        self._timeout = handler_timeout.total_seconds() if handler_timeout else None
+        self._published: list[EventEnvelope] = []
+        self._handlers: dict[str, tuple[EventHandler, ...]] = {}
+        for event_type, handler in handlers:
+            self.subscribe(event_type, handler)
+
+    def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
+        # A new tuple each time: deliveries that are under way go on with the one they hold.
+        self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
+
+    def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
+        for event_type in event_types:
+            self.subscribe(event_type, handler)
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        raise_unless_accepted([await self._deliver(envelope)])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        outcomes: list[Outcome] = []
+        stopped: set[tuple[str, str]] = set()
+        for envelope in envelopes:
+            aggregate = (envelope.aggregate_type, envelope.aggregate_id)
+            if aggregate in stopped:
+                outcomes.append(Unknown("held back: an earlier event of its aggregate was refused"))
+                continue
+            outcome = await self._deliver(envelope)
+            if outcome is not ACCEPTED:
+                stopped.add(aggregate)
+            outcomes.append(outcome)
+        raise_unless_accepted(outcomes)
+
+    async def _deliver(self, envelope: EventEnvelope) -> Outcome:
+        self._published.append(envelope)
+        errors = [
+            error
+            for handler in self._handlers.get(envelope.event_type, ())
+            if (error := await self._run(handler, envelope))
+        ]
+        if not errors:
+            return ACCEPTED
+        reason = f"{envelope.event_type} {envelope.event_id}: {len(errors)} handlers failed"
+        return Refused(reason, ExceptionGroup(reason, errors))
+
+    async def _run(self, handler: EventHandler, envelope: EventEnvelope) -> Exception | None:
+        try:
+            if self._timeout is None:
+                await handler.handle(envelope)
+            else:
+                await asyncio.wait_for(handler.handle(envelope), self._timeout)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other handlers go on
+            error.add_note(f"raised by handler {handler.name}")
+            return error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # we are being cancelled, not the handler
+            return RuntimeError(f"handler {handler.name} raised CancelledError")
+        return None
+
+    @property
+    def published_events(self) -> list[EventEnvelope]:
+        return list(self._published)
+
+    @property
+    def event_count(self) -> int:
+        return len(self._published)
+
+    def events_of_type(self, event_type: str) -> list[EventEnvelope]:
+        return [e for e in self._published if e.event_type == event_type]
+
+    def events_for_aggregate(self, aggregate_id: str) -> list[EventEnvelope]:
+        return [e for e in self._published if e.aggregate_id == str(aggregate_id)]
+
+    def has_event(self, event_type: str) -> bool:
+        return any(e.event_type == event_type for e in self._published)
+
+    def clear(self) -> None:
+        """Forget what was published; the handlers stay."""
+        self._published.clear()

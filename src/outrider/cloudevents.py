@@ -1,0 +1,95 @@
+"""Envelopes as CloudEvents 1.0: the attributes that brokers send, and the JSON form of streams."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - msgspec resolves the annotations below
+from typing import TYPE_CHECKING, Final, Literal
+from uuid import UUID  # noqa: TC003
+
+import msgspec
+
+from outrider.codec import decode_error
+from outrider.envelope import EventEnvelope, EventMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONTENT_TYPE: Final = "application/json"
+STRUCTURED_CONTENT_TYPE: Final = "application/cloudevents+json"
+
+# Extension names are lower-case letters and digits, at most 20 of them.
+_METADATA: Final = {
+    "correlationid": "correlation_id",
+    "causationid": "causation_id",
+    "userid": "user_id",
+    "traceid": "trace_id",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+}
+
+
+class _Attributes(msgspec.Struct):
+    """What an envelope is made from; the wire has all of it as strings."""
+
+    specversion: Literal["1.0"]
+    id: UUID
+    type: str
+    time: datetime
+    subject: str
+    aggregatetype: str
+    eventversion: int = 1
+
+
+def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
+    """All attributes as strings, for the headers of a message in binary mode."""
+    attributes = {
+        "specversion": "1.0",
+        "id": str(envelope.event_id),
+        "source": source,
+        "type": envelope.event_type,
+        "subject": envelope.aggregate_id,
+        "time": envelope.occurred_at.isoformat(),
+        "datacontenttype": CONTENT_TYPE,
+        "aggregatetype": envelope.aggregate_type,
+        "eventversion": str(envelope.version),
+    }
+    for extension, name in _METADATA.items():
+        value = getattr(envelope.metadata, name)
+        if value is not None:
+            attributes[extension] = value
+    return attributes
+
+
+def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope:
+    """The envelope again, from the attributes (without prefix) and the body of a message."""
+    try:
+        found = msgspec.convert(dict(attributes), _Attributes, strict=False)
+    except msgspec.ValidationError as error:
+        raise decode_error("cloud event", error) from None
+    metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
+    return EventEnvelope(
+        event_id=found.id,
+        event_type=found.type,
+        version=found.eventversion,
+        aggregate_type=found.aggregatetype,
+        aggregate_id=found.subject,
+        occurred_at=found.time,
+        data=data,
+        metadata=EventMetadata(**metadata),
+    )
+
+
+def to_structured(envelope: EventEnvelope, source: str) -> bytes:
+    """One JSON object with attributes and data, for sinks that have no headers."""
+    attributes = to_attributes(envelope, source)
+    return msgspec.json.encode({**attributes, "data": msgspec.Raw(envelope.data)})
+
+
+def from_structured(text: bytes | str) -> EventEnvelope:
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        data = bytes(fields.pop("data", b"{}"))
+        attributes = {name: msgspec.json.decode(raw, type=str) for name, raw in fields.items()}
+    except msgspec.DecodeError as error:
+        raise decode_error("cloud event", error) from None
+    return from_attributes(attributes, data)

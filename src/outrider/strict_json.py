@@ -1,0 +1,190 @@
+"""JSON without surprises: what would not come back as it went in is refused by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from outrider.errors import InvalidEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_JSON_SCALARS: Final = (str, int, float, bool, type(None))
+_TEXT_SCALARS: Final = (UUID, datetime, date, time, timedelta, Decimal, Enum, bytes)
+_ENCODED_NUL: Final = b"\\u0000"
+_encode: Final = msgspec.json.Encoder().encode
+_MAX_INT_BITS: Final = 14_000  # Python reads at most 4,300 digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How large one payload may be."""
+
+    max_bytes: int = 256 * 1024
+    """Larger events travel further in every batch; most brokers refuse them above 1 MiB."""
+    max_depth: int = 100
+    """Deeper nesting costs stack in every reader; PostgreSQL and Python both give up somewhere."""
+
+    def check_size(self, data: bytes, owner: str) -> None:
+        if len(data) > self.max_bytes:
+            raise InvalidEvent(
+                f"{owner}: payload of {len(data):,} bytes, over the limit of {self.max_bytes:,}; "
+                "store the bulk elsewhere and send its address, or raise Limits.max_bytes"
+            )
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+class Fault(Exception):
+    """What is wrong with a value, and where; the place is completed on the way up."""
+
+    def __init__(self, reason: str, *path: str | int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = list(path)
+
+    def within(self, step: str | int) -> Fault:
+        self.path.insert(0, step)
+        return self
+
+    def as_error(self, owner: str) -> InvalidEvent:
+        place = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in self.path).lstrip(".")
+        return InvalidEvent(
+            f"{owner}: {place}: {self.reason}" if place else f"{owner}: {self.reason}"
+        )
+
+
+def check_float(value: float) -> None:
+    try:
+        exact = math.isfinite(value) and float(value) == value
+    except OverflowError:
+        exact = False
+    if not exact:
+        raise Fault("NaN, infinities and integers that no float can hold are not allowed here")
+
+
+def check_decimal(value: Decimal) -> None:
+    if not value.is_finite():
+        raise Fault("NaN and infinities are not allowed; use None or leave the field out")
+
+
+def check_time(value: datetime) -> None:
+    offset = value.utcoffset()
+    if offset is None:
+        raise Fault("naive datetime; give it a time zone, e.g. datetime.now(UTC)")
+    if offset % timedelta(minutes=1):
+        raise Fault("time zone offset with seconds; convert it with .astimezone(UTC)")
+
+
+def check_untyped(value: object, limits: Limits, *, lossless: bool, depth: int = 1) -> None:
+    """Refuse what JSON cannot hold; `lossless` also what would come back as another type."""
+    if isinstance(value, dict):
+        _check_depth(depth, limits)
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise Fault(f"key of type {type(key).__name__}; JSON keys are strings")
+            _step_into(key, item, limits, lossless=lossless, depth=depth)
+    elif isinstance(value, list) or (not lossless and isinstance(value, tuple | set | frozenset)):
+        _check_depth(depth, limits)
+        for index, item in enumerate(value):
+            _step_into(index, item, limits, lossless=lossless, depth=depth)
+    elif isinstance(value, float):
+        check_float(value)
+    elif not isinstance(value, _JSON_SCALARS):
+        _check_scalar(value, lossless=lossless)
+
+
+def _step_into(
+    step: str | int, item: object, limits: Limits, *, lossless: bool, depth: int
+) -> None:
+    try:
+        check_untyped(item, limits, lossless=lossless, depth=depth + 1)
+    except Fault as fault:
+        raise fault.within(step) from None
+
+
+def _check_depth(depth: int, limits: Limits) -> None:
+    if depth > limits.max_depth:
+        raise too_deep(limits)
+
+
+def too_deep(limits: Limits) -> Fault:
+    return Fault(f"nested deeper than {limits.max_depth} levels, or contains itself")
+
+
+def _check_scalar(value: object, *, lossless: bool) -> None:
+    name = type(value).__name__
+    if not isinstance(value, _TEXT_SCALARS):
+        raise Fault(f"{name} has no JSON form; convert it first")
+    if lossless:
+        raise Fault(f"{name} in an untyped place would come back as text; annotate the field")
+    if isinstance(value, datetime):
+        check_time(value)
+    elif isinstance(value, Decimal):
+        check_decimal(value)
+
+
+def encode(value: Any, limits: Limits = DEFAULT_LIMITS, owner: str | None = None) -> bytes:
+    """Encode a checked value; a refusal is an InvalidEvent that starts with the event's type."""
+    try:
+        data = _encode(value)
+        if b"\\" in data and _ENCODED_NUL in data and (fault := _find_fault(value)):
+            raise fault
+    except Fault as fault:
+        raise fault.as_error(owner or value.event_type) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _explain(error, value, limits).as_error(owner or value.event_type) from None
+    if len(data) > limits.max_bytes:
+        limits.check_size(data, owner or value.event_type)
+    return data
+
+
+def encode_untyped(value: object, owner: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    try:
+        check_untyped(value, limits, lossless=False)
+    except Fault as fault:
+        raise fault.as_error(owner) from None
+    return encode(value, limits, owner)
+
+
+def _explain(error: Exception, value: object, limits: Limits) -> Fault:
+    if isinstance(error, RecursionError):
+        return too_deep(limits)
+    # The encoder's own text may quote a value, so only its kind is passed on.
+    unknown = Fault(f"cannot be written as JSON ({type(error).__name__})")
+    return _find_fault(value) or unknown
+
+
+def _find_fault(value: object) -> Fault | None:
+    """Look for what the encoder or PostgreSQL refuses; slow, so only after a first hint."""
+    for path, leaf in _leaves(msgspec.to_builtins(value)):
+        if isinstance(leaf, int) and leaf.bit_length() > _MAX_INT_BITS:
+            return Fault("integer too large for JSON readers", *path)
+        if isinstance(leaf, str) and "\x00" in leaf:
+            return Fault("contains the character U+0000, which PostgreSQL cannot store", *path)
+        if isinstance(leaf, str) and any("\ud800" <= c <= "\udfff" for c in leaf):
+            return Fault("contains half of a surrogate pair, which is not valid Unicode", *path)
+    return None
+
+
+def _leaves(
+    value: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, "(a key)"), key
+            yield from _leaves(item, (*path, key if str(key).isprintable() else "?"))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path, value

@@ -1,0 +1,44 @@
+"""The private servers, started when the first test asks for one and shared by all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from outrider.testing.services import ServiceMissing, Services
+
+_cost: dict[str, int] = {}
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Services]:
+    with Services() as services:
+        yield services
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    yield from _missing_service_skips()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield from _missing_service_skips()
+
+
+def _missing_service_skips() -> Iterator[None]:
+    """A laptop without a server skips what needs it; CI must have them all."""
+    try:
+        return (yield)
+    except ServiceMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        _cost[str(missing)] = _cost.get(str(missing), 0) + 1
+        pytest.skip(str(missing))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason, count in _cost.items():
+        terminalreporter.write_line(f"{count} tests skipped: {reason}", yellow=True)

@@ -1,0 +1,115 @@
+"""What we write as CloudEvents, the official SDK must read."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from cloudevents.core.bindings import http, kafka
+from cloudevents.core.bindings.http import HTTPMessage
+from cloudevents.core.bindings.kafka import KafkaMessage
+from cloudevents.core.formats.json import JSONFormat
+
+from outrider import DecodeError, EventEnvelope, EventMetadata
+from outrider.cloudevents import (
+    STRUCTURED_CONTENT_TYPE,
+    from_attributes,
+    from_structured,
+    to_attributes,
+    to_structured,
+)
+
+ENVELOPE = EventEnvelope(
+    event_id=UUID(int=1),
+    event_type="session.created",
+    version=2,
+    aggregate_type="session",
+    aggregate_id="säule 7",
+    occurred_at=datetime(2026, 2, 8, 12, 0, 0, 123456, tzinfo=UTC),
+    payload={"title": "Käse", "n": 2**70},
+    metadata=EventMetadata(
+        correlation_id="req-1", causation_id="evt-0", user_id="u-1", traceparent="00-a-b-01"
+    ),
+)
+
+
+def test_attributes_and_back_lose_nothing() -> None:
+    attributes = to_attributes(ENVELOPE, "/shop")
+
+    assert from_attributes(attributes, ENVELOPE.data) == ENVELOPE
+    assert all(name.isalnum() and name.islower() and len(name) <= 20 for name in attributes)
+
+
+def test_structured_form_and_back_loses_nothing() -> None:
+    assert from_structured(to_structured(ENVELOPE, "/shop")) == ENVELOPE
+
+
+def test_official_sdk_reads_the_structured_form() -> None:
+    message = HTTPMessage(
+        headers={"content-type": STRUCTURED_CONTENT_TYPE}, body=to_structured(ENVELOPE, "/shop")
+    )
+
+    event = http.from_structured_event(message)
+
+    assert_same(event)
+
+
+def test_official_sdk_reads_the_attributes_as_kafka_headers() -> None:
+    attributes = to_attributes(ENVELOPE, "/shop")
+    content_type = attributes.pop("datacontenttype")
+    headers = {f"ce_{name}": value.encode() for name, value in attributes.items()}
+    message = KafkaMessage(
+        headers={**headers, "content-type": content_type.encode()}, key=None, value=ENVELOPE.data
+    )
+
+    event = kafka.from_binary(message, JSONFormat())
+
+    assert_same(event)
+
+
+def assert_same(event: object) -> None:
+    get = event.get_attributes()  # type: ignore[attr-defined]
+    assert get["id"] == str(ENVELOPE.event_id)
+    assert get["source"] == "/shop"
+    assert get["type"] == "session.created"
+    assert get["subject"] == "säule 7"
+    assert get["time"] == ENVELOPE.occurred_at
+    assert get["aggregatetype"] == "session"
+    assert get["eventversion"] == "2"
+    assert get["correlationid"] == "req-1"
+    assert get["userid"] == "u-1"
+    assert event.get_data() == ENVELOPE.payload  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("missing", ["id", "type", "time", "subject", "aggregatetype"])
+def test_missing_attribute_is_named(missing: str) -> None:
+    attributes = to_attributes(ENVELOPE, "/shop")
+    del attributes[missing]
+
+    with pytest.raises(DecodeError, match=missing):
+        from_attributes(attributes, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eventversion": "two"}, "eventversion"),
+        ({"id": "x"}, r"Invalid UUID - at `\$.id`"),
+        ({"time": "yesterday"}, r"RFC3339.* - at `\$.time`"),
+        ({"specversion": "0.3"}, "specversion"),
+    ],
+)
+def test_wrong_attribute_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        from_attributes({**to_attributes(ENVELOPE, "/shop"), **change}, b"{}")
+
+
+def test_body_that_is_no_json_is_a_decode_error() -> None:
+    broken = from_attributes(to_attributes(ENVELOPE, "/shop"), b"\xff\x00")
+
+    with pytest.raises(DecodeError, match="session.created"):
+        _ = broken.payload
+    with pytest.raises(DecodeError, match="cloud event"):
+        from_structured(json.dumps([1]))

@@ -1,0 +1,362 @@
+"""Events to JSON and back: every type, every refusal, old versions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from outrider import (
+    ConfigurationError,
+    DecodeError,
+    DomainEvent,
+    InvalidEvent,
+    Limits,
+    deserialize_event,
+    serialize_event,
+    upcasts,
+)
+from tests.unit.shop import (
+    AccountCreated,
+    Everything,
+    Line,
+    Node,
+    OrderPlaced,
+    Priority,
+    Role,
+    TreePlanted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOON = datetime(2026, 2, 8, 12, 0, 0, 123456, tzinfo=UTC)
+LINE = Line(sku="a", quantity=2, price=Decimal("1.10"))
+
+
+def everything(**fields: Any) -> Everything:
+    usual: dict[str, Any] = {
+        "number": 2**80,
+        "ratio": 0.1,
+        "amount": Decimal("1.10"),
+        "flag": True,
+        "day": date(2026, 2, 8),
+        "at": NOON.astimezone(timezone(timedelta(hours=2))),
+        "took": timedelta(days=1, microseconds=1),
+        "role": Role.ADMIN,
+        "priority": Priority.HIGH,
+        "raw": b"\x00\xff",
+        "maybe": None,
+        "mode": "fast",
+        "line": LINE,
+        "lines": (LINE, LINE),
+        "pair": (1, "x"),
+        "tags": {"b", "a"},
+        "ids": frozenset({UUID(int=1)}),
+        "prices": {"a": Decimal("0.30")},
+        "by_day": {date(2026, 1, 1): [NOON, None]},
+        "anything": {"deep": [1, "two", None, 2.5, True]},
+    }
+    return Everything(**{**usual, **fields})
+
+
+def account(**fields: Any) -> AccountCreated:
+    return AccountCreated(**{"account_id": uuid4(), "email": "a@example.org", **fields})
+
+
+def stored(event: DomainEvent, **changes: Any) -> str:
+    return json.dumps({**json.loads(serialize_event(event)), **changes})
+
+
+def test_every_field_comes_back_equal() -> None:
+    event = everything()
+
+    again = deserialize_event("thing.happened", serialize_event(event))
+
+    assert again == event
+    assert type(again.role) is Role
+    assert again.number == 2**80
+    assert str(again.amount) == "1.10"
+    assert again.at.utcoffset() == timedelta(hours=2)
+
+
+def test_payload_is_plain_json_text_with_id_and_time() -> None:
+    event = account(role=Role.USER)
+
+    text = serialize_event(event)
+
+    assert isinstance(text, str)
+    assert json.loads(text) == {
+        "event_id": str(event.event_id),
+        "occurred_at": event.occurred_at.isoformat().replace("+00:00", "Z"),
+        "account_id": str(event.account_id),
+        "email": "a@example.org",
+        "role": "user",
+    }
+
+
+def test_json_with_other_key_order_and_spaces_is_the_same_event() -> None:
+    event = everything()
+    shuffled = dict(sorted(json.loads(serialize_event(event)).items(), reverse=True))
+
+    assert deserialize_event("thing.happened", json.dumps(shuffled, indent=1).encode()) == event
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+def cycle() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+def tree(levels: int) -> Node:
+    node = Node(name="leaf", children=[])
+    for _ in range(levels):
+        node = Node(name="n", children=[node])
+    return node
+
+
+BAD_EVENTS: dict[str, tuple[Callable[[], DomainEvent], str]] = {
+    "naive datetime": (lambda: everything(at=datetime(2026, 1, 1)), "at: naive datetime"),
+    "naive occurred_at": (
+        lambda: account(occurred_at=datetime(2026, 1, 1)),
+        "occurred_at: naive datetime",
+    ),
+    "naive datetime inside": (
+        lambda: everything(by_day={date(2026, 1, 1): [datetime(2026, 1, 1)]}),
+        r"by_day\.2026-01-01\[0\]: naive datetime",
+    ),
+    "offset with seconds": (
+        lambda: everything(at=NOON.astimezone(timezone(timedelta(seconds=3)))),
+        "at: time zone offset",
+    ),
+    "nan": (lambda: everything(ratio=float("nan")), "ratio: NaN"),
+    "infinity": (lambda: everything(ratio=float("-inf")), "ratio: NaN"),
+    "decimal nan": (lambda: everything(amount=Decimal("sNaN")), "amount: NaN"),
+    "decimal infinity": (lambda: everything(prices={"a": Decimal("inf")}), r"prices\.a: NaN"),
+    "nan ad hoc": (
+        lambda: DomainEvent("a.b", "a", 1, {"x": [0.0, {"y": float("inf")}]}),
+        r"a\.b: x\[1\]\.y: NaN",
+    ),
+    "lone surrogate": (lambda: account(email="\ud800"), "email: contains half of a surrogate"),
+    "surrogate in a key": (
+        lambda: DomainEvent("a.b", "a", 1, {"\udfff": 1}),
+        r"a key\): contains half of a surrogate",
+    ),
+    "nul": (lambda: account(email="a\x00b"), r"email: contains the character U\+0000"),
+    "nul deep inside": (
+        lambda: DomainEvent("a.b", "a", 1, {"x": [{"y": "\\u0000", "z": "\x00"}]}),
+        r"x\[0\]\.z: contains the character U\+0000",
+    ),
+    "key that is no string": (
+        lambda: DomainEvent("a.b", "a", 1, {"x": {1: 2}}),
+        "a.b: x: key of type int",
+    ),
+    "untyped key that is no string": (
+        lambda: everything(anything={"x": {None: 1}}),
+        r"anything\.x: key of type NoneType",
+    ),
+    "typed key of another type": (
+        lambda: everything(prices={1: Decimal(1)}),
+        "prices: key of type int",
+    ),
+    "cycle": (lambda: DomainEvent("a.b", "a", 1, cycle()), "deeper than 100 levels"),
+    "10,000 levels": (lambda: DomainEvent("a.b", "a", 1, nested(10_000)), "deeper than 100"),
+    "10,000 levels typed": (lambda: everything(anything=nested(10_000)), "deeper than 100"),
+    "10,000 levels of one class": (
+        lambda: TreePlanted(tree_id=1, root=tree(10_000)),
+        "tree.planted.*deeper than 100",
+    ),
+    "unknown value": (lambda: DomainEvent("a.b", "a", 1, {"x": object()}), "x: object has no JSON"),
+    "value that would change": (
+        lambda: everything(anything=[uuid4()]),
+        r"anything\[0\]: UUID in an untyped place",
+    ),
+    "wrong type": (lambda: everything(number="1"), "number: expected int, got str"),
+    "bool for int": (lambda: everything(number=True), "number: expected int, got bool"),
+    "None for str": (lambda: account(email=None), "email: expected str, got None"),
+    "datetime for date": (lambda: everything(day=NOON), "day: expected date, got datetime"),
+    "text for enum": (lambda: account(role="user"), "role: expected Role, got str"),
+    "wrong member": (lambda: everything(tags={"a", 1}), r"tags\[\d\]: expected str, got int"),
+    "wrong nested field": (
+        lambda: everything(line=replace(LINE, quantity="2")),
+        r"line\.quantity: expected int, got str",
+    ),
+    "wrong literal": (lambda: everything(mode="medium"), "mode: expected one of 'fast', 'slow'"),
+    "short tuple": (lambda: everything(pair=(1,)), "pair: expected 2 members, got 1"),
+    "event id": (lambda: account(event_id="x"), "event_id: expected UUID, got str"),
+    "integer of 5,000 digits": (lambda: everything(number=10**5_000), "number: integer too large"),
+    "integer no float holds": (
+        lambda: everything(ratio=2**64 + 1),
+        "ratio: NaN, infinities and int",
+    ),
+    "large payload": (
+        lambda: account(email="x" * 100_000_000),
+        "payload of 100,000,.* over the limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EVENTS)
+def test_bad_input_is_refused_naming_type_and_field(case: str) -> None:
+    make, message = BAD_EVENTS[case]
+
+    with pytest.raises(InvalidEvent, match=message) as caught:
+        serialize_event(make())
+
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.__cause__ is None
+
+
+def test_size_and_depth_limits_are_settings() -> None:
+    event = account(email="x" * 300_000)
+
+    assert len(serialize_event(event, Limits(max_bytes=400_000))) > 300_000
+    with pytest.raises(InvalidEvent, match="over the limit of 1,000"):
+        serialize_event(event, Limits(max_bytes=1_000))
+    with pytest.raises(InvalidEvent, match="over the limit of 10"):
+        serialize_event(DomainEvent("a.b", "a", 1, {"x": "long enough"}), Limits(max_bytes=10))
+
+
+def test_nesting_within_the_limit_is_fine() -> None:
+    event = TreePlanted(tree_id=1, root=tree(40))
+
+    assert deserialize_event("tree.planted", serialize_event(event)) == event
+
+
+MISSING = json.dumps({"email": "a"})
+BAD_TEXTS: dict[str, tuple[str, str]] = {
+    "missing field": ("{}", "AccountCreated version 1.*missing required field `account_id`"),
+    "missing event id": (
+        json.dumps(
+            {"account_id": str(uuid4()), "email": "a", "occurred_at": "2026-01-01T00:00:00Z"}
+        ),
+        "missing required field `event_id`",
+    ),
+    "extra field": (stored(account(), surprise=1), "unknown field `surprise`"),
+    "wrong type": (stored(account(), email=7), r"Expected `str`, got `int` - at `\$.email`"),
+    "unknown enum value": (stored(account(), role="king"), r"invalid value - at `\$.role`"),
+    "bad uuid": (stored(account(), account_id="nobody"), r"Invalid UUID - at `\$.account_id`"),
+    "no object": ("[]", "Expected `object`, got `array`"),
+    "not json": ("{", "truncated"),
+    "empty": ("", "truncated"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_bad_stored_text_is_a_decode_error_naming_type_and_field(case: str) -> None:
+    text, message = BAD_TEXTS[case]
+
+    with pytest.raises(DecodeError, match=message) as caught:
+        deserialize_event("AccountCreated", text)
+
+    assert isinstance(caught.value, ValueError)
+    assert "nobody" not in str(caught.value)
+    assert "king" not in str(caught.value)
+
+
+def test_extra_field_inside_a_nested_record_is_found() -> None:
+    event = OrderPlaced(order_id=uuid4(), total=Decimal(1), lines=[LINE])
+    line = {**asdict(LINE), "price": "1.10", "colour": "red"}
+
+    with pytest.raises(DecodeError, match=r"unknown field `colour` - at `\$.lines\[0\]`"):
+        deserialize_event("order.placed", stored(event, lines=[line]))
+
+
+@pytest.mark.parametrize("name", ["nobody.knows", "os.system", "builtins.eval", "json.JSONDecoder"])
+def test_unknown_type_is_a_value_error_and_imports_nothing(name: str) -> None:
+    before = set(sys.modules)
+
+    with pytest.raises(ValueError, match=f"unknown event type '{name}'"):
+        deserialize_event(name, "{}")
+
+    assert set(sys.modules) == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceChanged(DomainEvent, type="product.price_changed", version=3):
+    product_id: int
+    amount: Decimal
+    currency: str
+    reason: str = ""
+
+
+@upcasts(PriceChanged, version=1)
+def price_to_amount(payload: dict[str, Any]) -> dict[str, Any]:
+    payload["amount"] = str(payload.pop("price"))
+    return payload
+
+
+@upcasts(PriceChanged, version=2)
+def everything_was_in_euro(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "currency": "EUR"}
+
+
+def old_price(**fields: Any) -> str:
+    usual = {"event_id": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z", "product_id": 5}
+    return json.dumps({**usual, **fields})
+
+
+def test_old_rows_become_events_of_today() -> None:
+    first = deserialize_event("product.price_changed", old_price(price=7), version=1)
+    second = deserialize_event("product.price_changed", old_price(amount="7"), version=2)
+
+    assert (first.amount, first.currency) == (second.amount, second.currency) == (Decimal(7), "EUR")
+
+
+def test_envelope_remembers_the_version_for_its_reader() -> None:
+    event = PriceChanged(product_id=1, amount=Decimal(2), currency="USD")
+    envelope = event.to_envelope()
+
+    assert envelope.version == 3
+    assert envelope.to_event() == envelope.payload_as(PriceChanged) == event
+
+
+@pytest.mark.parametrize("version", [0, -1, 4])
+def test_unknown_version_is_a_decode_error(version: int) -> None:
+    with pytest.raises(
+        DecodeError, match=rf"version {version}: this release knows versions up to 3"
+    ):
+        deserialize_event("product.price_changed", old_price(), version=version)
+
+
+def test_gap_in_the_chain_of_upcasters_names_the_missing_step() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Gap(DomainEvent, type="gap.found", version=2):
+        gap_id: int
+
+    with pytest.raises(DecodeError, match=r"gap.found version 1: no upcaster.*@upcasts\(Gap"):
+        deserialize_event("gap.found", "{}", version=1)
+
+
+def test_failing_upcaster_does_not_repeat_the_payload() -> None:
+    with pytest.raises(DecodeError, match="its upcaster raised KeyError") as caught:
+        deserialize_event("product.price_changed", old_price(canary=1), version=1)
+    assert caught.value.__cause__ is None
+
+
+def test_second_upcaster_for_one_step_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="version 1 already has an upcaster"):
+        upcasts(PriceChanged, version=1)(lambda payload: payload)
+
+
+def test_annotation_no_codec_knows_is_reported_with_the_class() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Odd(DomainEvent, type="odd.one"):
+        odd_id: int
+        either: UUID | str
+
+    with pytest.raises(ConfigurationError, match="Odd"):
+        Odd(odd_id=1, either="x")

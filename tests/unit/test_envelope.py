@@ -1,0 +1,176 @@
+"""The envelope: ids, metadata that keeps its secret, JSON, and reading the payload."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
+from tests.unit.shop import AccountCreated, OrderPlaced
+
+CANARY = "canary-user-7"
+
+
+def envelope(**fields: Any) -> EventEnvelope:
+    usual: dict[str, Any] = {
+        "event_id": EventId.new(),
+        "event_type": "session.created",
+        "aggregate_type": "session",
+        "aggregate_id": "s-1",
+        "occurred_at": datetime(2026, 2, 8, 12, 0, 0, 1, tzinfo=UTC),
+        "payload": {"title": "Käse", "big": 2**90},
+    }
+    return EventEnvelope(**{**usual, **fields})
+
+
+def test_event_id_is_unique_and_has_a_string_form() -> None:
+    first, second = EventId.new(), EventId.new()
+
+    assert first != second
+    assert EventId.from_string(str(first)) == first
+    assert msgspec.json.encode(first) == f'"{first}"'.encode()
+
+
+def test_event_id_from_other_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="'evt-1' is no UUID"):
+        EventId.from_string("evt-1")
+
+
+def test_builders_add_metadata_and_leave_the_original_alone() -> None:
+    plain, cause = envelope(), uuid4()
+
+    full = (
+        plain.with_correlation_id("req-1")
+        .with_causation_id(cause)
+        .with_user_id("u-1")
+        .with_trace_id("t-1")
+    )
+
+    assert full.metadata == EventMetadata(
+        correlation_id="req-1", causation_id=str(cause), user_id="u-1", trace_id="t-1"
+    )
+    assert plain.metadata == EventMetadata()
+    assert full.with_metadata(plain.metadata) == plain
+
+
+def test_json_round_trip_keeps_everything() -> None:
+    given = envelope(version=4).with_user_id("u-1").with_correlation_id("c")
+
+    again = EventEnvelope.from_json(given.to_json())
+
+    assert again == given
+    assert again.payload["big"] == 2**90
+    assert again.occurred_at.microsecond == 1
+    assert again.metadata.user_id == "u-1"
+
+
+def test_decimals_in_a_payload_are_exact_text() -> None:
+    given = envelope(payload={"total": Decimal("0.10"), "at": datetime(2026, 1, 1, tzinfo=UTC)})
+
+    assert given.payload == {"total": "0.10", "at": "2026-01-01T00:00:00Z"}
+    assert EventEnvelope.from_json(given.to_json()) == given
+
+
+def test_payload_as_reads_events_and_any_other_type() -> None:
+    @dataclass
+    class Title:
+        title: str
+        big: int
+
+    event = AccountCreated(account_id=uuid4(), email="a@example.org")
+
+    assert event.to_envelope().payload_as(AccountCreated) == event
+    assert envelope().payload_as(Title) == Title("Käse", 2**90)
+    with pytest.raises(DecodeError, match=r"session.created as Title.*`title`"):
+        envelope(payload={}).payload_as(Title)
+    with pytest.raises(DecodeError, match=r"AccountCreated: is not a order\.placed"):
+        event.to_envelope().payload_as(OrderPlaced)
+
+
+def test_envelope_never_changes() -> None:
+    with pytest.raises(AttributeError, match="never changes"):
+        envelope().event_type = "other"
+
+
+def test_payload_and_user_stay_out_of_every_printed_form(caplog: pytest.LogCaptureFixture) -> None:
+    secret = envelope(payload={"x": CANARY}).with_user_id(CANARY).with_correlation_id("req-1")
+
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("app").info("got %s %r %s", secret, secret, secret.metadata)
+    try:
+        raise RuntimeError(secret, secret.metadata)
+    except RuntimeError:
+        trace = traceback.format_exc()
+
+    metadata = secret.metadata
+    texts = [repr(metadata), str(metadata), f"{metadata}", f"{metadata!r:>80}", "%s" % metadata]  # noqa: UP031
+    texts += [repr(secret), str(secret), f"{secret}", repr([metadata]), repr({"m": metadata})]
+    texts += [caplog.text, trace, str(metadata.__rich_repr__())]
+    assert all(CANARY not in text for text in texts)
+    assert "req-1" in repr(metadata)
+    assert metadata.user_id == CANARY
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"event_type": "no spaces"}, "event type"),
+        ({"aggregate_id": ""}, "session.created: aggregate_id"),
+        ({"aggregate_id": "a\r\nb"}, "session.created: aggregate_id"),
+        ({"aggregate_id": 5}, "session.created: aggregate_id"),
+        ({"aggregate_type": "x" * 256}, "session.created: aggregate_type"),
+        ({"occurred_at": datetime(2026, 1, 1)}, "occurred_at: naive datetime"),
+        ({"occurred_at": "2026"}, "occurred_at: expected datetime, got str"),
+        ({"event_id": "x"}, "event_id: expected UUID, got str"),
+        ({"payload": {"x": {1, 2.5, float("nan")}}}, r"session.created: x\["),
+    ],
+)
+def test_envelope_refuses_what_cannot_travel(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidEvent, match=message):
+        envelope(**fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "event envelope"),
+        ("{}", "missing required field `event_id`"),
+        ('{"event_id": "x"}', r"Invalid UUID - at `\$.event_id`"),
+    ],
+)
+def test_unreadable_envelopes_are_decode_errors(text: str, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        EventEnvelope.from_json(text)
+
+
+def test_unknown_envelope_field_is_named() -> None:
+    text = json.dumps({**json.loads(envelope().to_json()), "extra": 1})
+
+    with pytest.raises(DecodeError, match="unknown field `extra`"):
+        EventEnvelope.from_json(text)
+
+
+def test_envelopes_compare_by_content_not_by_spelling() -> None:
+    given = envelope(payload={"a": 1, "b": 2})
+    spelled = EventEnvelope(
+        **{
+            **{name: getattr(given, name) for name in given.__slots__ if name != "_payload"},
+            "data": b'{"b": 2, "a": 1}',
+        }
+    )
+
+    assert spelled == given
+    assert hash(spelled) == hash(given)
+    assert given != envelope(event_id=UUID(int=1))
+    assert given.with_user_id("x") != given
+    assert given != "given"
+    assert envelope(occurred_at=datetime.now(UTC) + timedelta(1)) != envelope()

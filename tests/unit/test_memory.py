@@ -1,0 +1,208 @@
+"""The in-memory bus: order, failures, hanging handlers, concurrent use."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from outrider import (
+    Accepted,
+    DomainEvent,
+    EventEnvelope,
+    EventHandler,
+    EventPublisher,
+    EventSubscriber,
+    InMemoryEventBus,
+    PublishFailed,
+    Refused,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+def envelope(event_type: str = "a.happened", aggregate_id: int = 1) -> EventEnvelope:
+    return DomainEvent(event_type, "a", aggregate_id, {}).to_envelope()
+
+
+class Recorder:
+    """A handler that keeps what it got, and then does what the test asks for."""
+
+    def __init__(
+        self, name: str = "recorder", then: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self.name, self.then = name, then
+        self.seen: list[EventEnvelope] = []
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        self.seen.append(envelope)
+        if self.then:
+            await self.then()
+
+
+async def fail() -> None:
+    raise ValueError("no")
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def raise_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def test_bus_fits_the_ports() -> None:
+    bus = InMemoryEventBus()
+
+    assert isinstance(bus, EventPublisher)
+    assert isinstance(bus, EventSubscriber)
+    assert isinstance(Recorder(), EventHandler)
+
+
+async def test_published_events_can_be_looked_at() -> None:
+    bus = InMemoryEventBus()
+    events = [envelope("a.made", 1), envelope("a.changed", 1), envelope("a.made", 2)]
+
+    await bus.publish_all(events)
+
+    assert bus.published_events == events
+    assert bus.events_of_type("a.made") == [events[0], events[2]]
+    assert bus.events_for_aggregate("1") == events[:2]
+    assert bus.has_event("a.changed")
+    assert not bus.has_event("a.lost")
+    assert bus.event_count == 3
+    bus.clear()
+    assert (bus.event_count, bus.published_events) == (0, [])
+
+
+async def test_handlers_run_in_the_order_of_registration() -> None:
+    bus, calls = InMemoryEventBus(), []
+    for name in ("first", "second", "third"):
+
+        async def note(name: str = name) -> None:
+            calls.append(name)
+
+        bus.subscribe("a.happened", Recorder(name, note))
+
+    await bus.publish(envelope())
+
+    assert calls == ["first", "second", "third"]
+
+
+async def test_subscribe_all_reaches_just_the_named_types() -> None:
+    bus, handler = InMemoryEventBus(), Recorder()
+    bus.subscribe_all(["a.one", "a.two"], handler)
+
+    await bus.publish_all([envelope("a.one"), envelope("a.two"), envelope("a.three")])
+
+    assert [e.event_type for e in handler.seen] == ["a.one", "a.two"]
+
+
+async def test_failures_are_collected_and_raised_together() -> None:
+    last = Recorder("last")
+    bus = InMemoryEventBus(
+        [("a.happened", h) for h in (Recorder("bad", fail), Recorder("odd", raise_cancelled), last)]
+    )
+
+    with pytest.raises(PublishFailed) as caught:
+        await bus.publish(envelope())
+
+    assert len(last.seen) == 1
+    (both,) = caught.value.exceptions
+    assert isinstance(both, ExceptionGroup)
+    assert [type(e) for e in both.exceptions] == [ValueError, RuntimeError]
+    assert both.exceptions[0].__notes__ == ["raised by handler bad"]
+    assert bus.event_count == 1
+
+
+async def test_refused_event_holds_back_its_aggregate_and_no_other() -> None:
+    bus = InMemoryEventBus([("a.bad", Recorder("bad", fail))])
+    batch = [envelope("a.ok", 1), envelope("a.bad", 1), envelope("a.ok", 2), envelope("a.ok", 1)]
+
+    with pytest.raises(PublishFailed) as caught:
+        await bus.publish_all(batch)
+
+    assert [type(o) for o in caught.value.outcomes] == [Accepted, Refused, Accepted, Unknown]
+    assert bus.published_events == batch[:3]
+
+
+async def test_hanging_handler_fails_at_its_time_limit_and_the_others_run() -> None:
+    after = Recorder("after")
+    bus = InMemoryEventBus(handler_timeout=timedelta(milliseconds=10))
+    bus.subscribe("a.happened", Recorder("stuck", hang))
+    bus.subscribe("a.happened", after)
+
+    with pytest.raises(PublishFailed):
+        await bus.publish(envelope())
+
+    assert len(after.seen) == 1
+
+
+async def test_cancelling_a_hanging_publish_leaves_the_bus_in_order() -> None:
+    started, other = asyncio.Event(), Recorder("other")
+
+    async def start_and_hang() -> None:
+        started.set()
+        await hang()
+
+    bus = InMemoryEventBus([("a.stuck", Recorder("stuck", start_and_hang)), ("a.fine", other)])
+    stuck = asyncio.create_task(bus.publish(envelope("a.stuck")))
+    await started.wait()
+
+    await bus.publish(envelope("a.fine"))
+    stuck.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stuck
+    await bus.publish(envelope("a.fine"))
+
+    assert len(other.seen) == 2
+
+
+async def test_subscribing_during_delivery_counts_from_the_next_event() -> None:
+    bus, late = InMemoryEventBus(), Recorder("late")
+
+    async def subscribe() -> None:
+        bus.subscribe("a.happened", late)
+
+    bus.subscribe("a.happened", Recorder("early", subscribe))
+
+    await bus.publish(envelope())
+    assert late.seen == []
+    await bus.publish(envelope())
+    assert len(late.seen) == 1
+
+
+async def test_handler_may_publish_itself() -> None:
+    bus = InMemoryEventBus()
+
+    async def publish_next() -> None:
+        await bus.publish(envelope("a.next"))
+
+    bus.subscribe("a.happened", Recorder("chain", publish_next))
+
+    await bus.publish(envelope())
+
+    assert [e.event_type for e in bus.published_events] == ["a.happened", "a.next"]
+
+
+async def test_fifty_tasks_publishing_and_subscribing_lose_nothing() -> None:
+    bus, everything = InMemoryEventBus(), Recorder("everything", lambda: asyncio.sleep(0))
+    bus.subscribe("a.happened", everything)
+    extras = [Recorder(f"extra {i}", lambda: asyncio.sleep(0)) for i in range(50)]
+
+    async def work(number: int) -> None:
+        for n in range(20):
+            await bus.publish(envelope(aggregate_id=number))
+            if n == 9:
+                bus.subscribe("a.happened", extras[number])
+
+    await asyncio.gather(*(work(number) for number in range(50)))
+
+    assert bus.event_count == len(everything.seen) == 1_000
+    assert {e.event_id for e in everything.seen} == {e.event_id for e in bus.published_events}
+    assert all(len(extra.seen) >= 10 for extra in extras)
