@@ -8,7 +8,7 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/.demo: pyproject.toml scripts/install
-	@scripts/install && touch $@
+	@scripts/install sqlite && touch $@
 
 .venv/.dev: pyproject.toml scripts/install
 	@scripts/install dev && touch $@ .venv/.demo
@@ -17,7 +17,7 @@ help: ## this list
 	@scripts/install docs && touch $@
 
 demo: .venv/.demo ## see events travel, on this machine, without any service
-	@$(PY) examples/first_event.py
+	@$(PY) examples/shop.py
 
 test: .venv/.dev ## all tests, on private real servers that start by themselves
 	$(PY) -m pytest $(ARGS)

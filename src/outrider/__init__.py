@@ -1,12 +1,14 @@
 """The transactional outbox: events recorded with your data, delivered in order, effective once."""
 
 from outrider.brokers.memory import InMemoryEventBus
-from outrider.bus import EventBus
+from outrider.bus import EventBus, RaisesEvents
 from outrider.codec import deserialize_event, serialize_event, upcasts
+from outrider.context import event_context
 from outrider.envelope import EventEnvelope, EventId, EventMetadata
 from outrider.errors import (
     BrokerUnavailable,
     ConfigurationError,
+    DatabaseUnavailable,
     DecodeError,
     InvalidEvent,
     LeaseLost,
@@ -16,13 +18,22 @@ from outrider.errors import (
 )
 from outrider.events import DomainEvent
 from outrider.handlers import Handlers, handles
-from outrider.ports import Accepted, EventHandler, EventPublisher, EventSubscriber, Refused, Unknown
+from outrider.ports import EventHandler, EventPublisher, EventSubscriber
+from outrider.relay import OutboxRelay
+from outrider.relay_state import RelayConfig
+from outrider.retry import ExponentialRetry, SteppedRetry
+from outrider.sql.names import OutboxNames
+from outrider.sql.outbox import Outbox, OutboxEventDispatcher
+from outrider.sql.repository import OutboxRepository
+from outrider.sql.schema import create_all
+from outrider.sql.store import SqlOutbox
+from outrider.sql.tables import OutboxRecord, OutboxTables, map_outbox
 from outrider.strict_json import Limits
 
 __all__ = [
-    "Accepted",
     "BrokerUnavailable",
     "ConfigurationError",
+    "DatabaseUnavailable",
     "DecodeError",
     "DomainEvent",
     "EventBus",
@@ -32,18 +43,31 @@ __all__ = [
     "EventMetadata",
     "EventPublisher",
     "EventSubscriber",
+    "ExponentialRetry",
     "Handlers",
     "InMemoryEventBus",
     "InvalidEvent",
     "LeaseLost",
     "Limits",
+    "Outbox",
+    "OutboxEventDispatcher",
+    "OutboxNames",
+    "OutboxRecord",
+    "OutboxRelay",
+    "OutboxRepository",
+    "OutboxTables",
     "OutriderError",
     "PublishFailed",
     "PublishRefused",
-    "Refused",
-    "Unknown",
+    "RaisesEvents",
+    "RelayConfig",
+    "SqlOutbox",
+    "SteppedRetry",
+    "create_all",
     "deserialize_event",
+    "event_context",
     "handles",
+    "map_outbox",
     "serialize_event",
     "upcasts",
 ]

@@ -6,6 +6,7 @@ OutriderError
 ├── PublishFailed        look at the outcome of each event
 ├── PublishRefused       count an attempt and try again
 ├── BrokerUnavailable    wait; no attempt is spent
+├── DatabaseUnavailable  wait; nothing was changed, or nobody can tell
 ├── DecodeError          never retry; a person or a new release must look
 └── LeaseLost            do nothing; another relay has taken over
 """
@@ -40,6 +41,10 @@ class PublishRefused(OutriderError):
 
 class BrokerUnavailable(OutriderError):
     """The sink did not answer; nothing can be said about the event."""
+
+
+class DatabaseUnavailable(OutriderError):
+    """The database did not answer, or not now; the same call may succeed later."""
 
 
 class LeaseLost(OutriderError):

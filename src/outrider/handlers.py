@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from outrider.context import handling
 from outrider.errors import ConfigurationError
 from outrider.events import Event
 
@@ -39,9 +40,10 @@ class TypedHandler:
         event = envelope.payload_as(self._event_class)
         target: Any = self._target
         call = target().handle if inspect.isclass(self._target) else target
-        result = call(*(given.get(kind, event) for kind in self._asks_for))
-        if inspect.isawaitable(result):
-            await result
+        with handling(envelope):
+            result = call(*(given.get(kind, event) for kind in self._asks_for))
+            if inspect.isawaitable(result):
+                await result
 
     def __repr__(self) -> str:
         return f"<handler {self.name} of {self._event_class.event_type}>"

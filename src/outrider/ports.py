@@ -1,14 +1,16 @@
-"""What a publisher, a handler and a subscriber must do; each promise has a conformance test."""
+"""What a store, a publisher, a handler must do; each promise has a conformance test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from outrider.errors import BrokerUnavailable, PublishFailed, PublishRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
 
     from outrider.envelope import EventEnvelope
 
@@ -63,8 +65,12 @@ class EventPublisher(Protocol):
 
     Both methods return when the sink has everything, and raise PublishFailed otherwise, with one
     outcome per event. For every aggregate the accepted events are a prefix of those handed over.
+    `open` connects ahead of the first event, and raises ConfigurationError if that can never work;
+    `close` is safe to call twice. Printed, a publisher says where it sends to, without secrets.
     """
 
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
     async def publish(self, envelope: EventEnvelope, /) -> None: ...
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None: ...
 
@@ -84,3 +90,94 @@ class EventSubscriber(Protocol):
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None: ...
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None: ...
+
+
+LANES_FREE: Final = "lanes"
+"""The word on a wake-up that comes because a relay has released lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedEvent:
+    """A pending row in a relay's hands."""
+
+    position: int
+    lane: int
+    envelope: EventEnvelope
+    created_at: datetime
+    retry_count: int
+    crash_count: int
+    max_retries: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """What becomes of an event that was not accepted: another try after `wait`, or failed."""
+
+    event: ClaimedEvent
+    reason: str
+    wait: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Lanes with the tokens under which they were leased."""
+
+    lanes: Mapping[int, int]
+    orphaned: frozenset[int] = frozenset()
+    """Lanes just taken whose owner had died."""
+    surplus: frozenset[int] = frozenset()
+    """Lanes to release when nothing of theirs is in hand, for relays that have too few."""
+
+
+class OutboxStore(Protocol):
+    """Keeps events and shares them out by lanes, on the database's clock alone.
+
+    Every change names the tokens of its lanes and changes nothing where one is stale. A batch
+    holds the oldest pending event of each aggregate it touches.
+    """
+
+    sink: str
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        """Connect and check the schema; says what is connected, without secrets.
+
+        From now on `wake` is called with a word on its source when there may be work.
+        """
+        ...
+
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+        """Renew all lanes of this relay, and take free ones up to its fair share."""
+        ...
+
+    async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
+        """Give lanes back so that others get them at once; None gives all and says goodbye."""
+        ...
+
+    async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]: ...
+
+    async def settle(
+        self,
+        relay: UUID,
+        tokens: Mapping[int, int],
+        accepted: Sequence[ClaimedEvent],
+        refused: Sequence[RefusedEvent],
+        unknown: Sequence[ClaimedEvent],
+        /,
+    ) -> int:
+        """Write outcomes; returns how many rows changed, fewer than asked if a lane was lost.
+
+        Unknown ones stay as they are, and will be claimed again.
+        """
+        ...
+
+    async def suspect(
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+    ) -> None:
+        """Count a crash against these events in advance; settling them shows it did not happen."""
+        ...
+
+    async def forget(self, older_than: timedelta, limit: int, /) -> int:
+        """Delete the oldest published events of at least that age, `limit` of them at most."""
+        ...
+
+    async def close(self) -> None: ...

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from outrider import (
-    Accepted,
     DomainEvent,
     EventEnvelope,
     EventHandler,
@@ -17,9 +16,8 @@ from outrider import (
     EventSubscriber,
     InMemoryEventBus,
     PublishFailed,
-    Refused,
-    Unknown,
 )
+from outrider.ports import Accepted, Refused, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -42,6 +42,15 @@ class InMemoryEventBus:
         for event_type in event_types:
             self.subscribe(event_type, handler)
 
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to disconnect from."""
+
+    def __str__(self) -> str:
+        return "memory"
+
     async def publish(self, envelope: EventEnvelope, /) -> None:
         raise_unless_accepted([await self._deliver(envelope)])
 

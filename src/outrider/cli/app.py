@@ -1,0 +1,22 @@
+"""All commands under one name; a new group of commands is added here."""
+
+from __future__ import annotations
+
+import click
+
+from outrider.cli.relay import config, relay
+from outrider.cli.schema import schema
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="outrider")
+def app() -> None:
+    """The transactional outbox for Python.
+
+    Exit codes: 0 fine, 1 a problem was found, 2 wrong usage, 3 the database cannot be reached.
+    """
+
+
+app.add_command(schema)
+app.add_command(relay)
+app.add_command(config)

@@ -1,0 +1,1 @@
+"""Signals for people and machines: logs, metrics, traces."""

@@ -1,0 +1,95 @@
+"""Signals as log lines: stable messages, ids in `extra`, never a payload or a user's id."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from outrider import signals as s
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    _StateSignal = (
+        s.RelayStarted
+        | s.RelayStopped
+        | s.LanesChanged
+        | s.LeaseWasLost
+        | s.SinkUnavailable
+        | s.StoreUnavailable
+        | s.SinkAvailable
+        | s.StoreAvailable
+    )
+
+_relay: Final = logging.getLogger("outrider.relay")
+_audit: Final = logging.getLogger("outrider.audit")
+
+
+def log_signals(signal: s.Signal) -> None:
+    """Pass it as `on_signal`. Trouble is told when it begins and when it ends, not in between."""
+    match signal:
+        case s.PublishRetried():
+            wait = signal.wait.total_seconds()
+            _relay.warning("event refused, next try in %g s", wait, extra=_facts(signal))
+        case s.EventFailed():
+            _relay.critical("event failed, a person must look", extra=_facts(signal))
+        case s.BatchPublished():
+            _log_published(signal)
+        case s.EventsForgotten():
+            _relay.debug("forgot %d published events", signal.events)
+        case s.BatchClaimed() | s.WokenUp():
+            pass
+        case _:
+            _log_state(signal)
+
+
+def _log_state(signal: _StateSignal) -> None:
+    match signal:
+        case s.RelayStarted(relay=relay, store=store, publisher=publisher):
+            _relay.info("relay %s started: %s -> %s", relay, store, publisher)
+        case s.RelayStopped():
+            _relay.info("relay %s stopped after %d events", signal.relay, signal.published)
+        case s.LanesChanged():
+            _relay.info("relay %s has %d lanes", signal.relay, signal.lanes)
+        case s.LeaseWasLost():
+            _relay.warning("lease lost: %d lanes, %d events", signal.lanes, signal.events)
+        case s.SinkUnavailable():
+            _relay.warning("sink unavailable, waiting: %s", signal.reason)
+        case s.StoreUnavailable():
+            _relay.warning("database unavailable, waiting: %s", signal.reason)
+        case s.SinkAvailable():
+            _relay.info("sink available again")
+        case s.StoreAvailable():
+            _relay.info("database available again")
+        case _:
+            assert_never(signal)
+
+
+def _log_published(signal: s.BatchPublished) -> None:
+    """One line per event: who looks for a correlation id finds when the sink took it."""
+    if _audit.isEnabledFor(logging.INFO):
+        for event in signal.accepted:
+            facts = {
+                "sink": signal.sink,
+                "event_id": str(event.envelope.event_id),
+                "event_type": event.envelope.event_type,
+                "correlation_id": event.envelope.metadata.correlation_id,
+                "attempt": event.retry_count + 1,
+                "duration_ms": _milliseconds(signal.took),
+            }
+            _audit.info("event published", extra=facts)
+
+
+def _facts(signal: s.PublishRetried | s.EventFailed) -> dict[str, Any]:
+    return {
+        "sink": signal.sink,
+        "event_id": str(signal.event_id),
+        "event_type": signal.event_type,
+        "correlation_id": signal.correlation_id,
+        "attempt": signal.attempt,
+        "reason": signal.reason,
+    }
+
+
+def _milliseconds(duration: timedelta) -> float:
+    return round(duration.total_seconds() * 1000, 3)

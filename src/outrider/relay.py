@@ -1,0 +1,177 @@
+"""The relay: lease lanes, claim a batch, publish it, settle it, and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from outrider.errors import BrokerUnavailable, ConfigurationError, DatabaseUnavailable
+from outrider.ports import LANES_FREE
+from outrider.relay_state import RelayConfig, RelayState
+from outrider.signals import EventsForgotten, OnSignal, RelayStarted, RelayStopped, WokenUp
+from outrider.worker import Worker
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from outrider.ports import EventPublisher, OutboxStore
+
+_FORGET_STEP: Final = 1000
+_FORGET_AGAIN: Final = 0.1
+_FORGET_LATER: Final = 60.0
+
+
+class OutboxRelay:
+    """Moves events from a store to a publisher until it is stopped or cancelled.
+
+    `await relay.run()`, or `async with relay:`, or `start()` and `stop()`.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        publisher: EventPublisher,
+        config: RelayConfig | None = None,
+        *,
+        on_signal: OnSignal | None = None,
+    ) -> None:
+        self.config = config or RelayConfig()
+        self._state = RelayState(store, publisher, self.config, on_signal)
+        self._workers = [Worker(self._state, number) for number in range(self.config.loops)]
+        self._renew_now = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Run in a task of its own; returns once it is connected to the store."""
+        if self._task is not None:
+            raise ConfigurationError("this relay was started before; make a new one")
+        opened = asyncio.Event()
+        self._task = asyncio.create_task(self._run(opened), name="outrider-relay")
+        waiting = asyncio.create_task(opened.wait())
+        await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._task.done():
+            await self._task
+
+    async def stop(self) -> None:
+        """Finish or give back what is in hand, release the lanes, close; safe to call twice."""
+        self._state.stopping.set()
+        self._wake_workers()
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=self.config.grace.total_seconds())
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def run(self) -> None:
+        """Run until stopped; cancelling it ends it cleanly."""
+        await self._run(asyncio.Event())
+
+    async def _run(self, opened: asyncio.Event) -> None:
+        state = self._state
+        try:
+            connected = await self._open()
+            await state.renew()
+            self._say_started(connected)
+            opened.set()
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(self._keep_lease(), name="outrider-lease"),
+                    tasks.create_task(self._forget(), name="outrider-forget"),
+                ]
+                working = [
+                    tasks.create_task(worker.run(), name=f"outrider-worker-{worker.number}")
+                    for worker in self._workers
+                ]
+                await asyncio.wait(working)
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            await self._close()
+            published = sum(worker.published for worker in self._workers)
+            name = self.config.name
+            state.signal(RelayStopped(relay=name, sink=state.sink, published=published))
+
+    async def _open(self) -> str:
+        """Connect to the store, however long it takes; a sink that is down is met later."""
+        with suppress(BrokerUnavailable):
+            await self._state.publisher.open()
+        while True:
+            try:
+                return await self._state.store.open(self._wake)
+            except DatabaseUnavailable as error:
+                if self._state.stopping.is_set():
+                    raise
+                await self._state.store_is_down(error)
+
+    def _say_started(self, connected: str) -> None:
+        self._state.signal(
+            RelayStarted(
+                relay=self.config.name,
+                sink=self._state.sink,
+                store=connected,
+                publisher=str(self._state.publisher),
+            )
+        )
+
+    def _wake(self, source: str) -> None:
+        """There may be events, or lanes that another relay has released."""
+        self._state.signal(WokenUp(sink=self._state.sink, source=source))
+        self._wake_workers()
+        if source == LANES_FREE:
+            self._renew_now.set()
+
+    def _wake_workers(self) -> None:
+        for worker in self._workers:
+            worker.woken.set()
+
+    async def _keep_lease(self) -> None:
+        """A task that work cannot starve; it goes on while the workers finish."""
+        period = self.config.lease.total_seconds() / 4
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(period):
+                    await self._renew_now.wait()
+            self._renew_now.clear()
+            try:
+                if await self._state.renew():
+                    self._wake_workers()
+                self._state.store_is_up()
+            except DatabaseUnavailable as error:
+                await self._state.store_is_down(error)
+            for worker in self._workers:
+                worker.extend(self._state.valid_until)
+
+    async def _forget(self) -> None:
+        while self.config.retention is not None:
+            forgotten = 0
+            # Whoever holds the first lane does it, so that it is one relay at a time.
+            if 0 in self._state.lanes and self._state.lease_is_valid:
+                with suppress(DatabaseUnavailable):
+                    forgotten = await self._state.store.forget(self.config.retention, _FORGET_STEP)
+            if forgotten:
+                self._state.signal(EventsForgotten(sink=self._state.sink, events=forgotten))
+            pause = _FORGET_AGAIN if forgotten == _FORGET_STEP else _FORGET_LATER
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spread, not secret
+
+    async def _close(self) -> None:
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(2):
+                await self._state.store.release(self._state.id, None)
+        await self._state.store.close()
+        await self._state.publisher.close()

@@ -1,0 +1,62 @@
+"""When to try a refused event again: pure functions of the attempt."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from outrider.errors import ConfigurationError
+
+_NOW = timedelta(0)
+
+
+class RetryPolicy(Protocol):
+    """How long to wait after the attempt of this number (from 1); None gives up."""
+
+    def delay_after(self, attempt: int, /) -> timedelta | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteppedRetry:
+    """Waits that grow by steps; the last attempt is the one after the last wait."""
+
+    steps: tuple[tuple[int, timedelta], ...] = (
+        (3, _NOW),
+        (3, timedelta(seconds=30)),
+        (3, timedelta(minutes=5)),
+    )
+    """How many attempts wait how long. More steps outlast longer trouble at the sink."""
+
+    def delay_after(self, attempt: int, /) -> timedelta | None:
+        for count, wait in self.steps:
+            if attempt <= count:
+                return wait
+            attempt -= count
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialRetry:
+    """Waits that double up to a cap, spread by chance so that many do not return at once."""
+
+    first: timedelta = timedelta(seconds=1)
+    """The wait after the first attempt."""
+    cap: timedelta = timedelta(minutes=5)
+    """The longest wait; a lower cap tries a sink that is back sooner."""
+    attempts: int = 10
+    """How often an event may be refused before it counts as failed."""
+    jitter: float = 0.2
+    """The part of a wait that is left to chance, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if not (self.attempts >= 1 and 0 <= self.jitter <= 1 and self.first <= self.cap):
+            raise ConfigurationError("retry: attempts >= 1, 0 <= jitter <= 1 and first <= cap")
+
+    def delay_after(self, attempt: int, /) -> timedelta | None:
+        if attempt >= self.attempts:
+            return None
+        # The exponent is bounded: a float cannot double for ever.
+        wait = min(self.cap, self.first * 2.0 ** min(attempt - 1, 60))
+        return wait * (1 - self.jitter * random.random())  # noqa: S311 - chance, not secrecy

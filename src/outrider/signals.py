@@ -1,0 +1,164 @@
+"""What the library reports while it runs, as one typed stream to one callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+    from uuid import UUID
+
+    from outrider.ports import ClaimedEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayStarted:
+    """The relay is connected; `store` and `publisher` are descriptions without secrets."""
+
+    relay: str
+    sink: str
+    store: str
+    publisher: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayStopped:
+    """The relay has ended; what is left waits for the next one."""
+
+    relay: str
+    sink: str
+    published: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanesChanged:
+    """The relay's share of the lanes is another one now."""
+
+    relay: str
+    sink: str
+    lanes: int
+    orphaned: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchClaimed:
+    """A batch was read; `took` is how long the database needed."""
+
+    sink: str
+    events: int
+    took: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishRetried:
+    """The sink refused an event; it is tried again after `wait`."""
+
+    sink: str
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+    attempt: int
+    wait: timedelta
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFailed:
+    """An event is out of attempts, or cannot be published at all; a person must look."""
+
+    sink: str
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPublished:
+    """The sink has accepted these events and their rows say so; `took` is the sink's part."""
+
+    sink: str
+    accepted: Sequence[ClaimedEvent]
+    refused: int
+    unknown: int
+    took: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkUnavailable:
+    """The sink does not answer; the relay pauses, and nothing is counted against any event."""
+
+    sink: str
+    reason: str
+    wait: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkAvailable:
+    """The sink answers again."""
+
+    sink: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreUnavailable:
+    """The database does not answer; the relay pauses."""
+
+    sink: str
+    reason: str
+    wait: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreAvailable:
+    """The database answers again."""
+
+    sink: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseWasLost:
+    """Another relay has taken over; what this one had in hand was not settled."""
+
+    sink: str
+    lanes: int
+    events: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WokenUp:
+    """The relay looks for work: `source` is notify or poll."""
+
+    sink: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsForgotten:
+    """Old published events were deleted."""
+
+    sink: str
+    events: int
+
+
+Signal = (
+    RelayStarted
+    | RelayStopped
+    | LanesChanged
+    | BatchClaimed
+    | PublishRetried
+    | EventFailed
+    | BatchPublished
+    | SinkUnavailable
+    | SinkAvailable
+    | StoreUnavailable
+    | StoreAvailable
+    | LeaseWasLost
+    | WokenUp
+    | EventsForgotten
+)
+OnSignal = Callable[[Signal], None]

@@ -1,0 +1,61 @@
+"""How far each lane is settled, so that a claim need not walk over what is done.
+
+Entries of settled rows stay in an index until vacuum removes them, which a forgotten transaction
+can delay for hours. A claim therefore starts where its lane was settled half a second ago (most
+transactions that were numbered before have committed by then) and looks from the very beginning
+every few seconds, for those that had not.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from outrider.ports import ClaimedEvent
+
+_GRACE: Final = 0.5
+_RESCAN: Final = 2.0
+
+
+class Floors:
+    """The floor of each lane that a relay holds; forgotten when the lane is taken anew."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tokens: dict[int, int] = {}
+        self._settled: dict[int, int] = {}
+        self._recent: dict[int, int] = {}
+        self._floors: dict[int, int] = {}
+        self._next_shift = 0.0
+        self._rescan_at: dict[int, float] = {}
+
+    def lease(self, tokens: Mapping[int, int]) -> None:
+        for lane in self._tokens.keys() | tokens.keys():
+            if self._tokens.get(lane) != tokens.get(lane):
+                for known in (self._settled, self._recent, self._floors, self._rescan_at):
+                    known.pop(lane, None)
+        self._tokens = dict(tokens)
+
+    def for_claim(self, lanes: Collection[int]) -> list[int]:
+        now = self._clock()
+        if now >= self._next_shift:
+            self._floors, self._recent = self._recent, dict(self._settled)
+            self._next_shift = now + _GRACE
+        return [self._floor(lane, now) for lane in lanes]
+
+    def _floor(self, lane: int, now: float) -> int:
+        if now >= self._rescan_at.get(lane, 0.0):
+            self._rescan_at[lane] = now + _RESCAN
+            return 0
+        return self._floors.get(lane, 0)
+
+    def settled(self, claimed: Iterable[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
+        """`claimed` have been dealt with; `left` among them are pending still."""
+        for event in claimed:
+            self._settled[event.lane] = max(self._settled.get(event.lane, 0), event.position + 1)
+        for event in left:
+            for known in (self._settled, self._recent, self._floors):
+                known[event.lane] = min(known.get(event.lane, 0), event.position)

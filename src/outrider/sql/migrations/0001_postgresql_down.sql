@@ -1,0 +1,2 @@
+DROP TABLE {processed};
+DROP TABLE {outbox};

@@ -1,0 +1,204 @@
+"""The outbox store on PostgreSQL: leases, claims, settling, forgetting, being woken up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from outrider.errors import OutriderError
+from outrider.ports import LANES_FREE, Lease
+from outrider.sql.claimed import Claims
+from outrider.sql.floors import Floors
+from outrider.sql.lanes import fair_share, surplus
+from outrider.sql.links import Links
+from outrider.sql.postgres_sql import Sql
+from outrider.sql.tables import DEFAULT_SINK, OutboxTables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import timedelta
+    from uuid import UUID
+
+    from asyncpg import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.ports import ClaimedEvent, RefusedEvent
+
+_LISTEN_PROBE: Final = 5.0
+
+
+class PostgresOutbox:
+    """Fits OutboxStore. It keeps no session state, so a transaction pooler may lie between."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tables: OutboxTables | None = None,
+        *,
+        sink: str = DEFAULT_SINK,
+        park: bool = False,
+        deadline: float = 10.0,
+    ) -> None:
+        self.sink = sink
+        names = (tables or OutboxTables()).names
+        self._channel = names.channel
+        self._sql = Sql(names, park=park)
+        self._engine = engine
+        self._links = Links(engine, deadline)
+        self._claims = Claims(Floors())
+        self._ears: asyncio.Task[None] | None = None
+        self._wake: Callable[[str], None] = lambda _source: None
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        async def prepare(link: Connection[Any]) -> None:
+            for statement in self._sql.prepare:
+                await link.execute(statement, self.sink)
+
+        await self._links.run(prepare)
+        self._wake = wake
+        heard = asyncio.Event()
+        self._ears = asyncio.create_task(self._listen(heard), name="outrider-listen")
+        listens = await self._hears(heard)
+        where = self._engine.url.render_as_string(hide_password=True)
+        return f"{where} ({'notified' if listens else 'polling only: no notification arrives'})"
+
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+        async def renew(link: Connection[Any]) -> Lease:
+            mine = await link.fetch(self._sql.renew, self.sink, relay, name, duration)
+            lanes = {row[0]: row[1] for row in mine}
+            await link.execute(self._sql.forget_dead_relays, self.sink)
+            live = [row[0] for row in await link.fetch(self._sql.live_relays, self.sink)]
+            share = fair_share(relay, live)
+            orphaned = set()
+            if len(lanes) < share:
+                wanted = share - len(lanes)
+                taken = await link.fetch(self._sql.take, self.sink, relay, duration, wanted)
+                lanes.update((row[0], row[1]) for row in taken)
+                orphaned = {row[0] for row in taken if row[2]}
+            return Lease(lanes, frozenset(orphaned), frozenset(surplus(lanes, share)))
+
+        lease = await self._links.run(renew)
+        self._claims.floors.lease(lease.lanes)
+        return lease
+
+    async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
+        async def give(link: Connection[Any]) -> None:
+            given = None if lanes is None else list(lanes)
+            await link.execute(self._sql.give, self.sink, relay, given)
+            if lanes is None:
+                await link.execute(self._sql.goodbye, self.sink, relay)
+
+            await link.execute("SELECT pg_notify($1, $2)", self._channel, LANES_FREE)
+
+        await self._links.run(give)
+
+    async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
+        numbers = list(lanes)
+        floors, per_lane = self._claims.floors.for_claim(numbers), self._claims.per_lane(limit)
+        rows = await self._links.run(
+            lambda link: link.fetch(self._sql.claim, self.sink, numbers, floors, per_lane, limit)
+        )
+        return self._claims.events(rows, limit)
+
+    async def settle(
+        self,
+        relay: UUID,
+        tokens: Mapping[int, int],
+        accepted: Sequence[ClaimedEvent],
+        refused: Sequence[RefusedEvent],
+        unknown: Sequence[ClaimedEvent],
+        /,
+    ) -> int:
+        fence = (self.sink, relay, list(tokens), list(tokens.values()))
+
+        async def write(link: Connection[Any]) -> int:
+            changed = 0
+            if accepted:
+                where = [e.position for e in accepted], [e.lane for e in accepted]
+                changed += _count(await link.execute(self._sql.accept, *fence, *where))
+            if refused:
+                changed += _count(await link.execute(self._sql.refuse, *fence, *_columns(refused)))
+            return changed
+
+        changed = await self._links.run(write) if accepted or refused else 0
+        left = [*unknown, *(r.event for r in refused if r.wait is not None)]
+        self._claims.floors.settled([*accepted, *(r.event for r in refused)], left)
+        return changed
+
+    async def suspect(
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+    ) -> None:
+        fence = (self.sink, relay, list(tokens), list(tokens.values()))
+        where = [e.position for e in events], [e.lane for e in events]
+        await self._links.run(lambda link: link.execute(self._sql.suspect, *fence, *where))
+
+    async def forget(self, older_than: timedelta, limit: int, /) -> int:
+        return await self._links.run(
+            lambda link: _deleted(link, self._sql.forget, self.sink, limit, older_than)
+        )
+
+    async def close(self) -> None:
+        if self._ears is not None:
+            self._ears.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ears
+        await self._links.close()
+
+    async def _hears(self, heard: asyncio.Event) -> bool:
+        """A pooler swallows LISTEN without a word, so one notification is sent to ourselves."""
+        with suppress(OutriderError, TimeoutError):
+            async with asyncio.timeout(2):
+                await heard.wait()
+                heard.clear()
+                await self._links.run(
+                    lambda link: link.execute("SELECT pg_notify($1, '')", self._channel)
+                )
+                await heard.wait()
+                return True
+        return False
+
+    async def _listen(self, heard: asyncio.Event) -> None:
+        """Listen until cancelled; a connection that died quietly is found by asking it."""
+        while True:
+            link = None
+            try:
+                async with asyncio.timeout(_LISTEN_PROBE):
+                    link = await self._links.connect()
+                    await link.add_listener(self._channel, self._on_notify(heard))
+                heard.set()
+                while True:
+                    await asyncio.sleep(_LISTEN_PROBE)
+                    await link.fetchval("SELECT 1", timeout=_LISTEN_PROBE)
+            except asyncio.CancelledError:
+                raise
+            except Exception:  # noqa: BLE001 - polling goes on; listening is tried again
+                await asyncio.sleep(1)
+            finally:
+                if link is not None:
+                    link.terminate()
+
+    def _on_notify(self, heard: asyncio.Event) -> Callable[..., None]:
+        def notified(_link: object, _pid: int, _channel: str, word: str) -> None:
+            heard.set()
+            self._wake(LANES_FREE if word == LANES_FREE else "notify")
+
+        return notified
+
+
+def _count(status: str) -> int:
+    """How many rows a command says it has changed."""
+    return int(status.rpartition(" ")[2])
+
+
+async def _deleted(link: Connection[Any], statement: str, *values: object) -> int:
+    return _count(await link.execute(statement, *values))
+
+
+def _columns(refused: Sequence[RefusedEvent]) -> tuple[list[Any], ...]:
+    return (
+        [r.event.position for r in refused],
+        [r.event.lane for r in refused],
+        [r.wait for r in refused],
+        [r.reason for r in refused],
+    )

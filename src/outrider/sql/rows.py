@@ -1,0 +1,132 @@
+"""Envelopes as rows: the lane they belong to, and the one statement that inserts them all."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from outrider.sql.tables import DEFAULT_SINK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+    from sqlalchemy.engine import Dialect
+
+    from outrider.envelope import EventEnvelope
+    from outrider.sql.names import OutboxNames
+
+LANES: Final = 64
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Row(NamedTuple):
+    """What the producer writes; the database fills in the rest."""
+
+    id: UUID
+    sink: str
+    lane: int
+    aggregate_key: int
+    event_type: str
+    event_version: int
+    aggregate_type: str
+    aggregate_id: str
+    payload: str
+    metadata: str
+    occurred_at: datetime
+
+
+# The type of each column in PostgreSQL, and how a text array is turned into it.
+_TYPES: Final = {
+    "id": "uuid",
+    "sink": "text",
+    "lane": "smallint",
+    "aggregate_key": "bigint",
+    "event_type": "text",
+    "event_version": "integer",
+    "aggregate_type": "text",
+    "aggregate_id": "text",
+    "payload": "jsonb",
+    "metadata": "jsonb",
+    "occurred_at": "timestamptz",
+}
+
+
+@lru_cache(maxsize=4096)
+def aggregate_key(sink: str, aggregate_type: str, aggregate_id: str) -> int:
+    """A number that stands for one aggregate at one sink, the same for ever and everywhere.
+
+    Two aggregates that share a number wait for each other at times, and lose nothing else.
+    """
+    name = f"{sink}\0{aggregate_type}\0{aggregate_id}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big", signed=True)
+
+
+def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
+    key = aggregate_key(sink, envelope.aggregate_type, envelope.aggregate_id)
+    return Row(
+        envelope.event_id,
+        sink,
+        key % LANES,
+        key,
+        envelope.event_type,
+        envelope.version,
+        envelope.aggregate_type,
+        envelope.aggregate_id,
+        envelope.data.decode(),
+        _encode(envelope.metadata).decode(),
+        envelope.occurred_at,
+    )
+
+
+def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
+    """Write all rows with one statement, which needs no other privilege than INSERT."""
+    dialect = connection.dialect
+    if dialect.name == "sqlite":
+        statement = _insert_values(dialect, names)
+        connection.exec_driver_sql(statement, [_for_sqlite(row) for row in rows])
+    elif len(rows) == 1:
+        connection.exec_driver_sql(_insert_values(dialect, names), (str(rows[0][0]), *rows[0][1:]))
+    else:
+        ids, *columns = zip(*rows, strict=True)
+        arrays = ([str(i) for i in ids], *(list(column) for column in columns))
+        connection.exec_driver_sql(_insert_arrays(dialect, names), arrays)
+
+
+def _for_sqlite(row: Row) -> tuple[Any, ...]:
+    moment = row.occurred_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return (row.id.hex, *row[1:-1], moment)
+
+
+@lru_cache(maxsize=64)
+def _insert_values(dialect: Dialect, names: OutboxNames) -> str:
+    values = ", ".join(_placeholder(dialect, n) for n in range(1, len(_TYPES) + 1))
+    return f"{_insert_into(dialect, names)} VALUES ({values})"
+
+
+@lru_cache(maxsize=64)
+def _insert_arrays(dialect: Dialect, names: OutboxNames) -> str:
+    # JSON travels as text: drivers differ in what they make of an array of jsonb.
+    arrays = ", ".join(
+        f"{_placeholder(dialect, n)}::{'text' if kind == 'jsonb' else kind}[]"
+        for n, kind in enumerate(_TYPES.values(), 1)
+    )
+    columns = ", ".join(f"{c}::jsonb" if kind == "jsonb" else c for c, kind in _TYPES.items())
+    row = ", ".join(_TYPES)
+    source = f"SELECT {columns} FROM unnest({arrays}) AS row ({row})"  # noqa: S608 - constants
+    return f"{_insert_into(dialect, names)} {source}"
+
+
+def _insert_into(dialect: Dialect, names: OutboxNames) -> str:
+    return f"INSERT INTO {names.quoted('outbox', dialect)} ({', '.join(_TYPES)})"
+
+
+def _placeholder(dialect: Dialect, number: int) -> str:
+    style = {"numeric_dollar": f"${number}", "qmark": "?"}
+    return style.get(dialect.paramstyle, "%s")

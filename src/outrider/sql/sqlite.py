@@ -1,0 +1,204 @@
+"""The outbox store on SQLite: the same promises, for one process or a few on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+from outrider.errors import ConfigurationError, DatabaseUnavailable
+from outrider.ports import LANES_FREE, Lease
+from outrider.sql.claimed import Claims
+from outrider.sql.floors import Floors
+from outrider.sql.lanes import fair_share, surplus
+from outrider.sql.rows import LANES
+from outrider.sql.sqlite_sql import Sql
+from outrider.sql.tables import DEFAULT_SINK, OutboxTables
+from outrider.sql.wakeup import waker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import timedelta
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.ports import ClaimedEvent, RefusedEvent
+
+T = TypeVar("T")
+_IN_MEMORY: Final = (None, "", ":memory:")
+
+
+class SqliteOutbox:
+    """Fits OutboxStore, on a connection and a thread of its own.
+
+    Relays of the same process are woken up at once; those of other processes poll.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tables: OutboxTables | None = None,
+        *,
+        sink: str = DEFAULT_SINK,
+        park: bool = False,
+        deadline: float = 10.0,
+    ) -> None:
+        if engine.url.database in _IN_MEMORY:
+            raise ConfigurationError(
+                "a relay cannot share an in-memory SQLite database; give it a file"
+            )
+        self.sink = sink
+        names = (tables or OutboxTables()).names
+        self._sql = Sql(names, park=park)
+        self._file = str(engine.url.database)
+        self._waker = waker_of(engine.sync_engine, names.channel)
+        self._deadline = deadline
+        self._claims = Claims(Floors())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outrider-sqlite")
+        self._connection: sqlite3.Connection | None = None
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        def prepare(db: sqlite3.Connection) -> None:
+            db.execute(self._sql.prepare_sink, {"sink": self.sink})
+            lanes = [{"sink": self.sink, "lane": lane} for lane in range(LANES)]
+            db.executemany(self._sql.prepare, lanes)
+
+        await self._run(prepare)
+        loop = asyncio.get_running_loop()
+        self._stop_listening = self._waker.subscribe(
+            lambda word: loop.call_soon_threadsafe(wake, word)
+        )
+        return f"sqlite:///{self._file}"
+
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+        facts = {"sink": self.sink, "relay": relay.hex, "name": name, "wait": _after(duration)}
+
+        def renew(db: sqlite3.Connection) -> Lease:
+            db.execute(self._sql.alive, facts)
+            db.execute(self._sql.renew, facts)
+            db.execute(self._sql.forget_dead_relays, facts)
+            live = [UUID(row[0]) for row in db.execute(self._sql.live_relays, facts)]
+            share, lanes = fair_share(relay, live), dict(db.execute(self._sql.mine, facts))
+            wanted = max(0, share - len(lanes))
+            free = db.execute(self._sql.free, {**facts, "count": wanted}).fetchall()
+            db.executemany(self._sql.take, [{**facts, "lane": lane} for lane, _ in free])
+            lanes = dict(db.execute(self._sql.mine, facts))
+            orphaned = frozenset(lane for lane, orphaned in free if orphaned)
+            return Lease(lanes, orphaned, frozenset(surplus(lanes, share)))
+
+        return await self._run(renew)
+
+    async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
+        facts = {"sink": self.sink, "relay": relay.hex}
+        given = None if lanes is None else json.dumps(list(lanes))
+
+        def give(db: sqlite3.Connection) -> None:
+            db.execute(self._sql.give, {**facts, "lanes": given})
+            if lanes is None:
+                db.execute(self._sql.goodbye, facts)
+
+        await self._run(give)
+        self._waker.poke(LANES_FREE)
+
+    async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        facts = {"sink": self.sink, "lanes": json.dumps(list(lanes)), "limit": limit, "now": now}
+        rows = await self._run(lambda db: db.execute(self._sql.claim, facts).fetchall())
+        return self._claims.events([_typed(row) for row in rows], limit)
+
+    async def settle(
+        self,
+        relay: UUID,
+        tokens: Mapping[int, int],
+        accepted: Sequence[ClaimedEvent],
+        refused: Sequence[RefusedEvent],
+        unknown: Sequence[ClaimedEvent],  # noqa: ARG002 - they stay as they are
+        /,
+    ) -> int:
+        def where(event: ClaimedEvent) -> dict[str, Any]:
+            return self._fence(relay, tokens, event)
+
+        def write(db: sqlite3.Connection) -> int:
+            counted = {"sink": self.sink, "count": len(accepted)}
+            (last,) = db.execute(self._sql.count, counted).fetchone()
+            first = last - len(accepted) + 1
+            done = [{**where(e), "delivery": n} for n, e in enumerate(accepted, first)]
+            back = [{**where(r.event), "reason": r.reason, "wait": _after(r.wait)} for r in refused]
+            changed = db.executemany(self._sql.accept, done).rowcount if done else 0
+            return changed + (db.executemany(self._sql.refuse, back).rowcount if back else 0)
+
+        return await self._run(write) if accepted or refused else 0
+
+    async def suspect(
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+    ) -> None:
+        tried = [self._fence(relay, tokens, event) for event in events]
+        await self._run(lambda db: db.executemany(self._sql.suspect, tried).rowcount)
+
+    async def forget(self, older_than: timedelta, limit: int, /) -> int:
+        facts = {"sink": self.sink, "limit": limit, "wait": _before(older_than)}
+        return await self._run(lambda db: db.execute(self._sql.forget, facts).rowcount)
+
+    async def close(self) -> None:
+        self._stop_listening()
+        if self._connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+            self._connection = None
+        self._thread.shutdown(wait=False)
+
+    def _fence(self, relay: UUID, tokens: Mapping[int, int], event: ClaimedEvent) -> dict[str, Any]:
+        return {
+            "sink": self.sink,
+            "relay": relay.hex,
+            "lane": event.lane,
+            "token": tokens.get(event.lane),
+            "position": event.position,
+        }
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
+
+    def _within(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """One transaction, which has the write lock from its beginning."""
+        try:
+            db = self._connection = self._connection or self._connect()
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(db)
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            if "no such" in str(error):
+                raise ConfigurationError(f"{error}; run `outrider schema check`") from None
+            raise DatabaseUnavailable(f"SQLite: {error.sqlite_errorname}") from None
+        return result
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._file, timeout=self._deadline, isolation_level=None)
+        # Readers and one writer side by side; a committed event survives a power cut.
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+
+def _typed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[0], UUID(row[1]), *row[2:7], _moment(row[7]), _moment(row[8]), *row[9:])
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _after(wait: timedelta | None) -> str | None:
+    return None if wait is None else f"+{wait.total_seconds()} seconds"
+
+
+def _before(age: timedelta) -> str:
+    return f"-{age.total_seconds()} seconds"

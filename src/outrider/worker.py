@@ -1,0 +1,219 @@
+"""One loop of a relay: some of its lanes, one batch at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from outrider.errors import BrokerUnavailable, DatabaseUnavailable, PublishFailed
+from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, RefusedEvent, Unknown
+from outrider.signals import (
+    BatchClaimed,
+    BatchPublished,
+    EventFailed,
+    LeaseWasLost,
+    PublishRetried,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outrider.ports import ClaimedEvent
+    from outrider.relay_state import RelayState
+
+
+class Worker:
+    """Claims, publishes and settles for the lanes whose number is its own modulo all loops."""
+
+    def __init__(self, state: RelayState, number: int) -> None:
+        self._state, self.number = state, number
+        self.woken = asyncio.Event()
+        self.published = 0
+        self._deadline: asyncio.Timeout | None = None
+        self._average_bytes = 1.0
+        self._tried = 0
+        self._tokens: dict[int, int] = {}
+
+    async def run(self) -> None:
+        while not self._state.stopping.is_set():
+            try:
+                busy = await self._round()
+                self._state.store_is_up()
+            except DatabaseUnavailable as error:
+                await self._state.store_is_down(error)
+                continue
+            if not busy:
+                await self._idle()
+
+    def extend(self, valid_until: float) -> None:
+        """The lease was renewed while a batch is with the sink."""
+        if self._deadline is not None:
+            self._deadline.reschedule(valid_until)
+
+    async def _idle(self) -> None:
+        interval = self._state.config.poll_interval.total_seconds()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval * random.uniform(0.8, 1.0)):  # noqa: S311
+                await self.woken.wait()
+
+    async def _round(self) -> bool:
+        """Whether there was something to do."""
+        self.woken.clear()
+        await self._leave()
+        lanes = self._lanes()
+        self._tokens = {lane: self._state.lanes[lane] for lane in lanes}
+        if not lanes or not self._state.lease_is_valid:
+            return False
+        careful = lanes & self._state.careful
+        batch = await self._claim(careful or lanes)
+        if careful:
+            batch = await self._try_carefully(batch, careful)
+        if batch:
+            await self._process(batch)
+        return bool(batch or careful)
+
+    def _lanes(self) -> set[int]:
+        loops = self._state.config.loops
+        return {lane for lane in self._state.lanes if lane % loops == self.number}
+
+    async def _leave(self) -> None:
+        """Give up lanes that other relays should have; nothing of theirs is in hand now."""
+        if leaving := self._lanes() & self._state.leaving:
+            await self._state.release(leaving)
+
+    async def _claim(self, lanes: set[int]) -> list[ClaimedEvent]:
+        config, clock = self._state.config, asyncio.get_running_loop().time
+        fitting = int(config.batch_bytes / self._average_bytes)
+        limit = max(1, min(config.batch_size, fitting))
+        started = clock()
+        batch = await self._state.store.claim(lanes, limit)
+        if batch:
+            took = timedelta(seconds=clock() - started)
+            size = sum(len(event.envelope.data) for event in batch)
+            self._average_bytes = max(1.0, size / len(batch))
+            sink = self._state.sink
+            self._state.signal(BatchClaimed(sink=sink, events=len(batch), took=took))
+        return batch
+
+    async def _try_carefully(
+        self, batch: list[ClaimedEvent], lanes: set[int]
+    ) -> list[ClaimedEvent]:
+        """These lanes had an owner that died, perhaps of one of these events.
+
+        Until as many are through as it can have had in hand, few are tried at a time, each with
+        a mark that is written before; one that has such a mark already is tried alone.
+        """
+        config, state = self._state.config, self._state
+        few = batch[: max(1, config.batch_size // 10)]
+        if any(event.crash_count for event in few):
+            few = few[:1]
+        self._tried += len(few)
+        if not few or self._tried >= config.batch_size:
+            state.careful -= lanes
+            self._tried = 0
+        if few and few[0].crash_count >= config.max_crashes:
+            reason = f"{few[0].crash_count} relays died with this event in hand"
+            await self._settle([], [RefusedEvent(few[0], reason, None)], [])
+            return []
+        if few:
+            await state.store.suspect(state.id, self._tokens, few)
+        return few
+
+    async def _process(self, batch: list[ClaimedEvent]) -> None:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        outcomes = await self._publish(batch)
+        if outcomes is None:
+            self._state.signal(LeaseWasLost(sink=self._state.sink, lanes=0, events=len(batch)))
+            return
+        took = timedelta(seconds=clock() - started)
+        pairs = list(zip(batch, outcomes, strict=True))
+        accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]
+        refused = [self._refused(e, o.reason) for e, o in pairs if isinstance(o, Refused)]
+        unknown = [(event, o) for event, o in pairs if isinstance(o, Unknown)]
+        if accepted or refused:
+            self._state.sink_is_up()
+        await self._settle(accepted, refused, [event for event, _ in unknown])
+        self.published += len(accepted)
+        self._state.signal(
+            BatchPublished(
+                sink=self._state.sink,
+                accepted=accepted,
+                refused=len(refused),
+                unknown=len(unknown),
+                took=took,
+            )
+        )
+        if not accepted and not refused:
+            await self._state.sink_is_down(unknown[0][1].reason)
+
+    async def _publish(self, batch: list[ClaimedEvent]) -> Sequence[Outcome] | None:
+        """One outcome per event, or None if the lease ran out meanwhile."""
+        envelopes = [event.envelope for event in batch]
+        limit = self._state.config.publish_timeout.total_seconds()
+        try:
+            async with asyncio.timeout_at(self._state.valid_until) as self._deadline:
+                try:
+                    async with asyncio.timeout(limit):
+                        await self._state.publisher.publish_all(envelopes)
+                        return [ACCEPTED] * len(batch)
+                except PublishFailed as failed:
+                    return cast("Sequence[Outcome]", failed.outcomes)
+                except BrokerUnavailable as error:
+                    return [Unknown(str(error))] * len(batch)
+        except TimeoutError:
+            if self._deadline is not None and self._deadline.expired():
+                return None
+            return [Unknown(f"no answer within {limit:g} s")] * len(batch)
+        finally:
+            self._deadline = None
+
+    def _refused(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
+        attempt = event.retry_count + 1
+        wait = self._state.config.retry.delay_after(attempt)
+        limit = event.max_retries or self._state.config.max_retries
+        if limit is not None and attempt >= limit:
+            wait = None
+        return RefusedEvent(event, reason, wait)
+
+    async def _settle(
+        self,
+        accepted: list[ClaimedEvent],
+        refused: list[RefusedEvent],
+        unknown: list[ClaimedEvent],
+    ) -> None:
+        state, expected = self._state, len(accepted) + len(refused)
+        while True:
+            try:
+                changed = await state.store.settle(
+                    state.id, self._tokens, accepted, refused, unknown
+                )
+                break
+            except DatabaseUnavailable as error:
+                # The sink has these events, so settling is worth repeating while it is allowed.
+                if not state.lease_is_valid:
+                    raise
+                await state.store_is_down(error)
+        if changed < expected:
+            lost = expected - changed
+            state.signal(LeaseWasLost(sink=state.sink, lanes=0, events=lost))
+        for item in refused:
+            self._report(item)
+
+    def _report(self, item: RefusedEvent) -> None:
+        envelope = item.event.envelope
+        facts: dict[str, Any] = {
+            "sink": self._state.sink,
+            "event_id": envelope.event_id,
+            "event_type": envelope.event_type,
+            "correlation_id": envelope.metadata.correlation_id,
+            "attempt": item.event.retry_count + 1,
+            "reason": item.reason,
+        }
+        if item.wait is None:
+            self._state.signal(EventFailed(**facts))
+        else:
+            self._state.signal(PublishRetried(**facts, wait=item.wait))

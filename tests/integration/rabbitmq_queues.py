@@ -1,0 +1,100 @@
+"""Queues of a real RabbitMQ, filled by the publisher and read from outside by aio-pika."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
+from outrider import EventEnvelope, EventId, PublishFailed
+from outrider.brokers.rabbitmq import (
+    Binding,
+    Queue,
+    RabbitMQConfig,
+    RabbitMQPublisher,
+    Topology,
+)
+from outrider.ports import ACCEPTED, Accepted, Outcome
+
+
+def event(
+    aggregate: str = "a", event_type: str = "order.placed", data: bytes = b"{}"
+) -> EventEnvelope:
+    return EventEnvelope(
+        event_id=EventId.new(),
+        event_type=event_type,
+        aggregate_type="order",
+        aggregate_id=aggregate,
+        occurred_at=datetime.now(UTC),
+        data=data,
+    )
+
+
+def unique(what: str = "test") -> str:
+    return f"{what}.{uuid4().hex}"
+
+
+def one_queue(name: str, **settings: object) -> Topology:
+    """An exchange and a queue of the same name that takes everything."""
+    return Topology(queues=(Queue(name, (Binding(name),), **settings),))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def publishing(
+    url: str, name: str, topology: Topology | None = None, config: RabbitMQConfig | None = None
+) -> AsyncIterator[RabbitMQPublisher]:
+    publisher = RabbitMQPublisher(
+        url, exchange=name, topology=topology or one_queue(name), config=config
+    )
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+async def outcomes_of(publisher: RabbitMQPublisher, batch: list[EventEnvelope]) -> list[Outcome]:
+    try:
+        await publisher.publish_all(batch)
+    except PublishFailed as failed:
+        return list(failed.outcomes)  # type: ignore[arg-type]
+    return [ACCEPTED] * len(batch)
+
+
+def kinds(outcomes: Iterable[Outcome]) -> list[type[Outcome]]:
+    return [type(outcome) for outcome in outcomes]
+
+
+async def messages_in(url: str, queue: str) -> list[AbstractIncomingMessage]:
+    """All messages, taken out; a last one of our own tells that there are no more."""
+    found: list[AbstractIncomingMessage] = []
+    last, done = uuid4().hex, asyncio.Event()
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        await message.ack()
+        if message.message_id == last:
+            done.set()
+        else:
+            found.append(message)
+
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel(on_return_raises=True)
+        await channel.set_qos(prefetch_count=1000)
+        end = aio_pika.Message(b"", message_id=last)
+        await channel.default_exchange.publish(end, routing_key=queue)
+        await (await channel.get_queue(queue)).consume(take)
+        await asyncio.wait_for(done.wait(), 30)
+    return found
+
+
+def assert_accepted_are_a_prefix(batch: list[EventEnvelope], outcomes: list[Outcome]) -> None:
+    per_aggregate = defaultdict(list)
+    for envelope, outcome in zip(batch, outcomes, strict=True):
+        per_aggregate[envelope.aggregate_id].append(isinstance(outcome, Accepted))
+    for accepted in per_aggregate.values():
+        assert accepted == sorted(accepted, reverse=True)

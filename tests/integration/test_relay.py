@@ -1,0 +1,408 @@
+"""The relay, with a sink that does what the test says: order, retries, outages, taking over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from outrider import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DomainEvent,
+    EventEnvelope,
+    ExponentialRetry,
+    Outbox,
+    OutboxRelay,
+    RelayConfig,
+    SqlOutbox,
+)
+from outrider import signals as s
+from outrider.observability.logging import log_signals
+from outrider.ports import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
+from tests.integration.conftest import fresh_postgres
+
+outbox = Outbox()
+SOON = ExponentialRetry(first=timedelta(milliseconds=5), attempts=3)
+FAST = RelayConfig(
+    poll_interval=timedelta(milliseconds=50), retry=SOON, lease=timedelta(seconds=1), name="one"
+)
+
+
+class Sink:
+    """A publisher that asks the test about every event, and keeps the rule of prefixes."""
+
+    def __init__(self, answer: Callable[[EventEnvelope], Outcome] = lambda _: ACCEPTED) -> None:
+        self.answer = answer
+        self.got: list[EventEnvelope] = []
+        self.closed = 0
+        self.before: Callable[[], Any] = lambda: asyncio.sleep(0)
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    def __str__(self) -> str:
+        return "scripted sink"
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        await self.before()
+        outcomes: list[Outcome] = []
+        stopped: set[str] = set()
+        for envelope in envelopes:
+            held = envelope.aggregate_id in stopped
+            outcome = Unknown("held back") if held else self.answer(envelope)
+            if outcome is ACCEPTED:
+                self.got.append(envelope)
+            else:
+                stopped.add(envelope.aggregate_id)
+            outcomes.append(outcome)
+        raise_unless_accepted(outcomes)
+
+    def of(self, aggregate: int) -> list[int]:
+        return [e.payload["n"] for e in self.got if e.aggregate_id == str(aggregate)]
+
+
+class Watch:
+    """All signals, and a way to wait for one."""
+
+    def __init__(self) -> None:
+        self.seen: list[s.Signal] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, signal: s.Signal) -> None:
+        log_signals(signal)
+        self.seen.append(signal)
+        self._changed.set()
+
+    def of(self, kind: type) -> list[Any]:
+        return [signal for signal in self.seen if isinstance(signal, kind)]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    if request.param == "sqlite":
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/outbox.db")
+    else:
+        url = fresh_postgres(request.getfixturevalue("services"))
+        engine = create_async_engine(url.replace("postgresql", "postgresql+asyncpg", 1))
+    async with engine.begin() as connection:
+        await connection.run_sync(outbox.tables.metadata.create_all)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+async def record(engine: AsyncEngine, *aggregates: int, start: int = 0) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        for number, aggregate in enumerate(aggregates, start):
+            outbox.record(session, DomainEvent("thing.happened", "thing", aggregate, {"n": number}))
+
+
+async def states(engine: AsyncEngine) -> Counter[str]:
+    async with engine.connect() as connection:
+        return Counter((await connection.execute(text("SELECT status FROM outbox"))).scalars())
+
+
+async def column(engine: AsyncEngine, name: str) -> list[Any]:
+    async with engine.connect() as connection:
+        query = text(f"SELECT {name} FROM outbox ORDER BY position")  # noqa: S608
+        return list((await connection.execute(query)).scalars())
+
+
+def published(watch: Watch) -> int:
+    return sum(len(signal.accepted) for signal in watch.of(s.BatchPublished))
+
+
+async def test_everything_arrives_in_order_and_is_settled(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    sink = Sink()
+    await record(database, *[n % 7 for n in range(500)])
+
+    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: published(watch) == 500)
+        await record(database, 1, 2, 3)
+        await watch.until(lambda: published(watch) == 503)
+
+    assert len({e.event_id for e in sink.got}) == len(sink.got) == 503
+    assert all(sink.of(a)[:-1] == sorted(sink.of(a)[:-1]) for a in (1, 2, 3))
+    assert await states(database) == {"published": 503}
+    assert sink.closed == 1
+
+
+async def test_commit_wakes_the_relay_long_before_its_poll(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    lazy = RelayConfig(poll_interval=timedelta(hours=1))
+
+    async with OutboxRelay(SqlOutbox(database), Sink(), lazy, on_signal=watch):
+        await record(database, 1)
+        await watch.until(lambda: published(watch) == 1)
+
+    assert watch.of(s.WokenUp)[0].source == "notify"
+
+
+async def test_refused_event_waits_and_fails_while_others_arrive(
+    database: AsyncEngine, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
+    await record(database, 1, 2, 1, 3)
+
+    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: bool(watch.of(s.EventFailed)))
+        await watch.until(lambda: published(watch) == 3)
+
+    assert [e.aggregate_id for e in sink.got] == ["2", "3", "1"]
+    assert [r.attempt for r in watch.of(s.PublishRetried)] == [1, 2]
+    assert await column(database, "status") == ["failed", "published", "published", "published"]
+    assert (await column(database, "retry_count"))[0] == 3
+    assert (await column(database, "last_error"))[0] == "no"
+    critical = [r for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert [r.getMessage() for r in critical] == ["event failed, a person must look"]
+
+
+async def test_failed_event_parks_its_aggregate_if_so_set(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
+    await record(database, 1, 1, 2)
+
+    async with OutboxRelay(SqlOutbox(database, park=True), sink, FAST, on_signal=watch):
+        await watch.until(lambda: bool(watch.of(s.EventFailed)))
+        await record(database, 3, start=1)
+        await watch.until(lambda: published(watch) == 2)
+
+    assert await column(database, "status") == ["failed", "pending", "published", "published"]
+
+
+async def test_outage_costs_no_attempts_and_ends_by_itself(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    up = False
+    sink = Sink(lambda _: ACCEPTED if up else Unknown("no connection"))
+    await record(database, *range(50))
+
+    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: len(watch.of(s.BatchPublished)) >= 4)
+        assert len(watch.of(s.SinkUnavailable)) == 1
+        up = True
+        await watch.until(lambda: published(watch) == 50)
+
+    assert len(watch.of(s.SinkAvailable)) == 1
+    assert set(await column(database, "retry_count")) == {0}
+
+
+async def test_sink_that_raises_unavailable_is_paused_for(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    sink, failures = Sink(), iter([True, True])
+
+    async def fail_twice() -> None:
+        if next(failures, False):
+            raise BrokerUnavailable("down")
+
+    sink.before = fail_twice
+    await record(database, 1)
+
+    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: published(watch) == 1)
+
+    assert watch.of(s.SinkUnavailable)[0].reason == "down"
+
+
+async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(
+    database: AsyncEngine,
+) -> None:
+    sink = Sink()
+
+    async def refuse() -> None:
+        raise ConfigurationError("exchange 'shop' is of another type")
+
+    sink.open = refuse  # type: ignore[method-assign]
+    relay = OutboxRelay(SqlOutbox(database), sink, FAST)
+
+    with pytest.raises(ConfigurationError, match="another type"):
+        await relay.run()
+
+
+async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+    slow = Sink()
+
+    async def wait() -> None:
+        entered.set()
+        await go_on.wait()
+
+    slow.before = wait
+    patient = RelayConfig(lease=timedelta(seconds=60), loops=1, batch_size=10)
+    await record(database, *range(30))
+    first = OutboxRelay(SqlOutbox(database), slow, patient)
+    await first.start()
+    await entered.wait()
+    stopping = asyncio.create_task(first.stop())
+    await asyncio.sleep(0)
+    go_on.set()
+    await stopping
+
+    assert len(slow.got) == 10
+    assert await states(database) == {"published": 10, "pending": 20}
+
+    heir = Sink()
+    async with OutboxRelay(SqlOutbox(database), heir, patient, on_signal=watch):
+        await watch.until(lambda: published(watch) == 20)
+    assert not {e.event_id for e in heir.got} & {e.event_id for e in slow.got}
+
+
+async def test_cancelled_relay_leaves_its_work_for_the_next(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    entered, stuck = asyncio.Event(), Sink()
+
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    stuck.before = hang
+    await record(database, 1, 2)
+    running = asyncio.create_task(OutboxRelay(SqlOutbox(database), stuck, FAST).run())
+    await entered.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await states(database) == {"pending": 2}
+    async with OutboxRelay(SqlOutbox(database), Sink(), FAST, on_signal=watch):
+        await watch.until(lambda: published(watch) == 2)
+
+
+async def test_two_relays_share_the_work_without_duplicates(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    one, two = Sink(), Sink()
+    relays = [OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch) for sink in (one, two)]
+
+    async with relays[0], relays[1]:
+        await watch.until(lambda: watch.of(s.LanesChanged)[-1].lanes == 32)
+        await record(database, *[n % 97 for n in range(600)])
+        await watch.until(lambda: published(watch) == 600)
+
+    assert len(one.got) > 100
+    assert len(two.got) > 100
+    everything = [e.event_id for e in (*one.got, *two.got)]
+    assert len(set(everything)) == len(everything) == 600
+    for sink in (one, two):
+        assert all(sink.of(a) == sorted(sink.of(a)) for a in range(97))
+    assert not watch.of(s.LeaseWasLost)
+
+
+async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    """Its renewals hang, as if the process had been cut off from the database."""
+    entered, stuck = asyncio.Event(), Sink()
+
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    stuck.before = hang
+    store = SqlOutbox(database)
+    await record(database, 1)
+    relay = OutboxRelay(store, stuck, FAST, on_signal=watch)
+    await relay.start()
+    await entered.wait()
+
+    async def never(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    store.lease = never  # type: ignore[method-assign]
+    await watch.until(lambda: bool(watch.of(s.LeaseWasLost)))
+
+    assert watch.of(s.LeaseWasLost)[0].events == 1
+    assert await states(database) == {"pending": 1}
+    await relay.stop()
+
+
+class Deadly(Sink):
+    """Whoever publishes the event of number 4 does not live to tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.died = asyncio.Event()
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        if any(e.payload["n"] == 4 for e in envelopes):
+            self.died.set()
+            await asyncio.Event().wait()
+        await super().publish_all(envelopes)
+
+
+async def run_until_death(database: AsyncEngine, sink: Deadly, watch: Watch) -> bool:
+    """One life of a relay; whether it died. A dead one releases nothing."""
+    sink.died.clear()
+    store = SqlOutbox(database)
+
+    async def vanish(*_: object) -> None: ...
+
+    store.release = vanish  # type: ignore[method-assign]
+    config = RelayConfig(poll_interval=timedelta(milliseconds=50), batch_size=20)
+    life = asyncio.create_task(OutboxRelay(store, sink, config, on_signal=watch).run())
+    done = asyncio.create_task(watch.until(lambda: len(sink.got) == 9))
+    death = asyncio.create_task(sink.died.wait())
+    await asyncio.wait({done, death}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (life, done, death):
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await life
+    await expire(database)
+    return sink.died.is_set()
+
+
+async def expire(engine: AsyncEngine) -> None:
+    """As if a lease time had passed."""
+    async with engine.begin() as connection:
+        for table in ("outbox_lanes", "outbox_relays"):
+            past = f"UPDATE {table} SET expires_at = '2020-01-01 00:00:00+00'"  # noqa: S608
+            await connection.execute(text(past))
+
+
+async def test_event_that_kills_its_relays_is_set_aside_and_the_rest_flows(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    await record(database, *range(10))
+    sink, deaths = Deadly(), 0
+
+    while await run_until_death(database, sink, watch):
+        deaths += 1
+
+    assert deaths == 1 + 3  # unmarked at first, then once for each crash that is allowed
+    assert [e.payload["n"] for e in sink.got if e.payload["n"] == 4] == []
+    assert await states(database) == {"published": 9, "failed": 1}
+    assert watch.of(s.EventFailed)[0].reason == "3 relays died with this event in hand"
+    assert len({e.event_id for e in sink.got}) == len(sink.got)

@@ -1,0 +1,217 @@
+"""The broker's half of AMQP 0-9-1 on loopback, doing whatever a test's script says."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from pamqp import base, body, commands, frame, header
+
+from outrider import EventEnvelope, EventId
+from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQPublisher
+
+PASSWORD = "canary-password"
+
+
+@dataclass
+class Message:
+    tag: int
+    publish: commands.Basic.Publish
+    header: header.ContentHeader
+    body: bytes = b""
+    frames: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        known = self.header.properties.message_id is not None
+        return known and len(self.body) == self.header.body_size
+
+    @property
+    def id(self) -> str:
+        return str(self.header.properties.message_id)
+
+
+@dataclass
+class Conversation:
+    """One connection, as the peer sees it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    received: list[Message] = field(default_factory=list)
+    heartbeats: int = 0
+    something: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a message has come."""
+
+    def say(self, method: base.Frame, channel: int = 1) -> None:
+        self.writer.write(frame.marshal(method, channel))
+
+    def cut_after(self, left: int) -> None:
+        write = self.writer.write
+
+        def some(data: bytes) -> None:
+            nonlocal left
+            write(data[:left])
+            left -= len(data[:left])
+            if not left:
+                self.writer.close()
+
+        self.writer.write = some  # type: ignore[assignment, method-assign]
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self.say(commands.Basic.Ack(tag, multiple))
+
+    def nack(self, tag: int, *, multiple: bool = False) -> None:
+        self.say(commands.Basic.Nack(tag, multiple, requeue=False))
+
+    def give_back(self, message: Message) -> None:
+        exchange, key = message.publish.exchange, message.publish.routing_key
+        self.say(commands.Basic.Return(312, "NO_ROUTE", exchange, key))
+        self.writer.write(frame.marshal(message.header, 1))
+        if message.body:
+            self.writer.write(frame.marshal(body.ContentBody(message.body), 1))
+
+    def close_channel(self, code: int, text: str) -> None:
+        self.say(commands.Channel.Close(code, text, 60, 40))
+
+    async def read(self) -> object:
+        head = await self.reader.readexactly(7)
+        kind, _, size = struct.unpack(">BHI", head)
+        rest = await self.reader.readexactly(size + 1)
+        return None if kind == 8 else frame.unmarshal(head + rest)[2]
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Every message when it is complete; a declaration is answered on the way."""
+        message: Message | None = None
+        while True:
+            match await self.read():
+                case None:
+                    self.heartbeats += 1
+                case commands.Exchange.Declare():
+                    self.say(commands.Exchange.DeclareOk())
+                case commands.Basic.Publish() as publish:
+                    message = Message(len(self.received) + 1, publish, header.ContentHeader())
+                case header.ContentHeader() as found:
+                    assert message is not None
+                    message.header = found
+                case body.ContentBody() as part:
+                    assert message is not None
+                    message.body += part.value or b""
+                    message.frames += 1
+                case _:
+                    return
+            if message and message.is_complete:
+                self.received.append(message)
+                self.something.set()
+                yield message
+                message = None
+
+
+Script = Callable[[Conversation], Awaitable[None]]
+
+
+@dataclass
+class Peer:
+    script: Script
+    frame_max: int = 131_072
+    heartbeat: int = 60
+    greets: bool = True
+    cut_after: int | None = None
+    """How many bytes it sends before it hangs up."""
+    port: int = 0
+    conversations: list[Conversation] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None] | None] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        return f"amqp://user:{PASSWORD}@127.0.0.1:{self.port}/"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = Conversation(reader, writer)
+        self.conversations.append(talk)
+        self._tasks.add(asyncio.current_task())
+        if self.cut_after is not None:
+            talk.cut_after(self.cut_after)
+        try:
+            if self.greets:
+                await self._greet(talk)
+            await self.script(talk)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def leave(self) -> None:
+        for talk in self.conversations:
+            talk.writer.close()
+        if tasks := [task for task in self._tasks if task]:
+            await asyncio.wait(tasks, timeout=5)
+        for talk in self.conversations:
+            with suppress(ConnectionError):
+                await talk.writer.wait_closed()
+
+    async def _greet(self, talk: Conversation) -> None:
+        await talk.reader.readexactly(8)
+        talk.say(commands.Connection.Start(0, 9, {}, "PLAIN", "en_US"), 0)
+        await talk.read()
+        talk.say(commands.Connection.Tune(10, self.frame_max, self.heartbeat), 0)
+        await talk.read()
+        await talk.read()
+        talk.say(commands.Connection.OpenOk(), 0)
+        await talk.read()
+        talk.say(commands.Channel.OpenOk())
+        await talk.read()
+        talk.say(commands.Confirm.SelectOk())
+
+
+@asynccontextmanager
+async def listening(script: Script, **settings: int) -> AsyncIterator[Peer]:
+    peer = Peer(script, **settings)
+    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+    peer.port = server.sockets[0].getsockname()[1]
+    try:
+        yield peer
+    finally:
+        server.close()
+        await peer.leave()
+
+
+@asynccontextmanager
+async def publishing(
+    url: str, *, seconds: float = 5, heartbeat: timedelta | None = None
+) -> AsyncIterator[RabbitMQPublisher]:
+    limit = timedelta(seconds=seconds)
+    config = RabbitMQConfig(connect_timeout=limit, publish_timeout=limit, heartbeat=heartbeat)
+    publisher = RabbitMQPublisher(url, exchange="shop", config=config)
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+def envelope(
+    aggregate: str = "a", data: bytes = b"{}", event_type: str = "order.placed"
+) -> EventEnvelope:
+    return EventEnvelope(
+        event_id=EventId.new(),
+        event_type=event_type,
+        aggregate_type="order",
+        aggregate_id=aggregate,
+        occurred_at=datetime.now(UTC),
+        data=data,
+    )
+
+
+async def acknowledge(talk: Conversation) -> None:
+    """The script of a broker that takes everything."""
+    async for message in talk.messages():
+        talk.ack(message.tag)
+
+
+async def ignore(talk: Conversation) -> None:
+    """The script of a black hole."""
+    async for _ in talk.messages():
+        pass

@@ -1,0 +1,108 @@
+"""Names become identifiers: what could hurt is refused before any query is made."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from outrider.errors import ConfigurationError
+from outrider.sql import schema
+from outrider.sql.names import OutboxNames
+
+FIELDS = ["table", "prefix", "processed", "schema", "channel"]
+HOSTILE = [
+    'outbox"; DROP TABLE users; --',
+    "outbox;",
+    "out'box",
+    "out box",
+    "outbox\n",
+    "outbox\x00",
+    "public.outbox",
+    "Outbox",
+    "OUTBOX",
+    "1outbox",
+    "öutbox",
+    "x" * 70,
+    "{version}",
+    "%s",
+]
+NEAR_MISSES = st.text(alphabet=string.ascii_letters + string.digits + "_\"';.- {}%\n", max_size=70)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_name_is_refused(field: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="use 1 to 63 lower-case letters"):
+        OutboxNames(**{field: name})
+
+
+@pytest.mark.parametrize("field", ["table", "processed", "schema", "channel"])
+@pytest.mark.parametrize("name", ["", 5, b"outbox"])
+def test_what_is_no_name_at_all_is_refused(field: str, name: object) -> None:
+    with pytest.raises(ConfigurationError):
+        OutboxNames(**{field: name})  # type: ignore[arg-type]
+
+
+@settings(max_examples=1000)
+@given(st.text() | NEAR_MISSES, st.sampled_from(["table", "processed", "schema"]))
+def test_random_string_is_refused_unless_it_is_plain(name: str, field: str) -> None:
+    assume(not re.fullmatch("[a-z_][a-z0-9_]{0,62}", name))
+
+    with pytest.raises(ConfigurationError):
+        OutboxNames(**{field: name})
+
+
+@settings(max_examples=200)
+@given(st.from_regex("[a-z_][a-z0-9_]{0,40}", fullmatch=True))
+def test_accepted_name_appears_only_in_quotes(name: str) -> None:
+    # given
+    names = OutboxNames(table=f"{name}_q", schema=f"{name}_s")
+
+    # when
+    printed = "\n".join(schema.statements("postgresql", names))
+
+    # then
+    assert re.findall(rf'(?<!["\w]){name}_[qs]\b', printed) == []
+
+
+def test_name_is_refused_when_only_a_derived_one_is_too_long() -> None:
+    with pytest.raises(ConfigurationError, match="aggregate_index"):
+        OutboxNames(table="x" * 60)
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(ConfigurationError, match="(?s)processed 'B'.*channel 'C'.*schema 'D'"):
+        OutboxNames(processed="B", channel="C", schema="D")
+
+
+def test_prefix_names_the_other_tables() -> None:
+    names = OutboxNames(table="events", prefix="shop_").all
+
+    assert (names["outbox"], names["lanes"], names["version"]) == (
+        "events",
+        "shop_lanes",
+        "shop_schema",
+    )
+
+
+def test_placeholders_of_all_steps_are_known() -> None:
+    for dialect in ("postgresql", "sqlite"):
+        for since, to in ((0, schema.LATEST), (schema.LATEST, 0)):
+            printed = "\n".join(schema.statements(dialect, since=since, to=to))
+
+            assert not re.search(r"\{\w+\}", printed)
+
+
+def test_versions_and_databases_that_are_unknown_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=f"version {schema.LATEST + 1}"):
+        schema.statements("postgresql", to=schema.LATEST + 1)
+    with pytest.raises(ConfigurationError, match="version -1"):
+        schema.statements("postgresql", since=-1)
+    with pytest.raises(ConfigurationError, match="mysql: the outbox needs postgresql or sqlite"):
+        schema.statements("mysql")
+    with pytest.raises(ConfigurationError, match="SQLite has none"):
+        schema.statements("sqlite", OutboxNames(schema="app"))
