@@ -51,12 +51,13 @@ class ExponentialRetry:
     """The part of a wait that is left to chance, from 0 to 1."""
 
     def __post_init__(self) -> None:
-        if not (self.attempts >= 1 and 0 <= self.jitter <= 1 and self.first <= self.cap):
-            raise ConfigurationError("retry: attempts >= 1, 0 <= jitter <= 1 and first <= cap")
+        if not (self.attempts >= 1 and 0 <= self.jitter <= 1 and _NOW < self.first <= self.cap):
+            raise ConfigurationError("retry: attempts >= 1, 0 <= jitter <= 1, 0 < first <= cap")
 
     def delay_after(self, attempt: int, /) -> timedelta | None:
         if attempt >= self.attempts:
             return None
-        # The exponent is bounded: a float cannot double for ever.
-        wait = min(self.cap, self.first * 2.0 ** min(attempt - 1, 60))
+        # Compared as factors, since a timedelta cannot double for ever.
+        factor = min(2.0 ** min(attempt - 1, 60), self.cap / self.first)
+        wait = self.first * factor
         return wait * (1 - self.jitter * random.random())  # noqa: S311 - chance, not secrecy

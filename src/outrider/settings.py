@@ -76,6 +76,11 @@ SETTINGS: Final = (
         help="the topic exchange",
     ),
     Setting(
+        name="rabbitmq_topology",
+        env=("RABBITMQ_TOPOLOGY",),
+        help="what to declare beside the exchange: messaging, or module:name of a Topology",
+    ),
+    Setting(
         name="batch_size",
         env=("OUTBOX_BATCH_SIZE",),
         default="100",

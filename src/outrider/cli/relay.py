@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from outrider.sql.tables import OutboxTables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from outrider.brokers.rabbitmq import Topology
     from outrider.ports import EventPublisher
 
 
@@ -108,7 +110,24 @@ def _publisher(settings: Settings) -> EventPublisher:
         raise ConfigurationError("no broker: give --rabbitmq-url or RABBITMQ_URL")
     from outrider.brokers.rabbitmq import RabbitMQPublisher
 
-    return RabbitMQPublisher(url, exchange=settings.values["rabbitmq_exchange"])
+    exchange = settings.values["rabbitmq_exchange"]
+    topology = _topology(settings.values["rabbitmq_topology"], exchange)
+    return RabbitMQPublisher(url, exchange=exchange, topology=topology)
+
+
+def _topology(name: str | None, exchange: str) -> Topology | None:
+    from outrider.brokers.rabbitmq import Topology, messaging_topology
+
+    if name in (None, "messaging"):
+        return messaging_topology(exchange) if name else None
+    module, _, attribute = str(name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError):
+        raise ConfigurationError(f"no topology {name!r}: say messaging or module:name") from None
+    if not isinstance(found, Topology):
+        raise ConfigurationError(f"{name} is a {type(found).__name__}, not a Topology")
+    return found
 
 
 def _stop_on_signals(made: OutboxRelay) -> None:
