@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec
+from bench import codec, producer
 
-PARTS = {"codec": codec.run}
+PARTS = {"codec": codec.run, "producer": producer.run}
 
 
 def main(names: list[str]) -> int:

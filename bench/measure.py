@@ -7,11 +7,12 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -22,6 +23,8 @@ class Row:
 
     case: str
     per_second: float
+    spread: float
+    """How far apart the middle half of the rounds lies, as a part of the median."""
     ratios: dict[str, float]
 
 
@@ -29,10 +32,20 @@ def compare(
     cases: dict[str, Callable[[], Any]], *, beside: list[str], rounds: int, seconds: float
 ) -> list[Row]:
     """Rates of plain functions; each round gives every case the same slice of time."""
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, call in cases.items():
-            rates[name].append(_rate(call, seconds))
+    slices = {name: partial(_rate, call, seconds) for name, call in cases.items()}
+    return interleave(slices, beside=beside, rounds=rounds)
+
+
+def interleave(
+    slices: Mapping[str, Callable[[], float]], *, beside: list[str], rounds: int
+) -> list[Row]:
+    """Run every slice in every round, each round beginning with another one."""
+    rates: dict[str, list[float]] = {name: [] for name in slices}
+    names = list(slices)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            rates[name].append(slices[name]())
     return rows_of(rates, beside)
 
 
@@ -42,10 +55,18 @@ def rows_of(rates: dict[str, list[float]], beside: list[str]) -> list[Row]:
         Row(
             case=name,
             per_second=rate,
+            spread=_spread(rates[name]) / rate,
             ratios={other: rate / medians[other] for other in beside if other != name},
         )
         for name, rate in medians.items()
     ]
+
+
+def _spread(found: list[float]) -> float:
+    if len(found) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(found, n=4)
+    return high - low
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:
@@ -60,10 +81,13 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 def show(title: str, rows: list[Row]) -> None:
     others = sorted({name for row in rows for name in row.ratios})
     print(f"\n{title}")
-    print(f"  {'case':<28}{'per second':>14}" + "".join(f"{'to ' + o:>30}" for o in others))
+    print(
+        f"  {'case':<28}{'per second':>14}{'spread':>9}"
+        + "".join(f"{'to ' + o:>30}" for o in others)
+    )
     for row in rows:
         ratios = "".join(f"{row.ratios.get(o, 1.0):>30.2f}" for o in others)
-        print(f"  {row.case:<28}{row.per_second:>14,.0f}{ratios}")
+        print(f"  {row.case:<28}{row.per_second:>14,.0f}{row.spread:>9.0%}{ratios}")
 
 
 def save(part: str, tables: dict[str, list[Row]], settings: dict[str, Any]) -> None:

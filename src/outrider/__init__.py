@@ -1,7 +1,7 @@
 """The transactional outbox: events recorded with your data, delivered in order, effective once."""
 
 from outrider.brokers.memory import InMemoryEventBus
-from outrider.bus import EventBus, RaisesEvents
+from outrider.bus import EventBus
 from outrider.codec import deserialize_event, serialize_event, upcasts
 from outrider.context import event_context
 from outrider.envelope import EventEnvelope, EventId, EventMetadata
@@ -22,6 +22,7 @@ from outrider.ports import EventHandler, EventPublisher, EventSubscriber
 from outrider.relay import OutboxRelay
 from outrider.relay_state import RelayConfig
 from outrider.retry import ExponentialRetry, SteppedRetry
+from outrider.sql.aggregates import RaisesEvents
 from outrider.sql.names import OutboxNames
 from outrider.sql.outbox import Outbox, OutboxEventDispatcher
 from outrider.sql.repository import OutboxRepository

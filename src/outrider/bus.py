@@ -5,18 +5,6 @@ from __future__ import annotations
 from outrider.events import Event
 
 
-class RaisesEvents:
-    """For aggregates that raise their events themselves; the session hook collects them."""
-
-    def raise_event(self, event: Event) -> None:
-        self.__dict__.setdefault("_raised_events", []).append(event)
-
-    def collect_events(self) -> list[Event]:
-        """What was raised since the last call, in order."""
-        raised: list[Event] = self.__dict__.pop("_raised_events", [])
-        return raised
-
-
 class EventBus:
     """Collects events in memory; one per request, nothing is stored or sent."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -78,6 +78,8 @@ def check_decimal(value: Decimal) -> None:
 
 
 def check_time(value: datetime) -> None:
+    if value.tzinfo is UTC:
+        return
     offset = value.utcoffset()
     if offset is None:
         raise Fault("naive datetime; give it a time zone, e.g. datetime.now(UTC)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -82,14 +82,25 @@ async def messages_in(url: str, queue: str) -> list[AbstractIncomingMessage]:
         else:
             found.append(message)
 
+    await _put_last(url, queue, last)
     async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel(on_return_raises=True)
+        channel = await connection.channel()
         await channel.set_qos(prefetch_count=1000)
-        end = aio_pika.Message(b"", message_id=last)
-        await channel.default_exchange.publish(end, routing_key=queue)
         await (await channel.get_queue(queue)).consume(take)
         await asyncio.wait_for(done.wait(), 30)
     return found
+
+
+async def _put_last(url: str, queue: str, message_id: str) -> None:
+    """A quorum queue that has just come up swallows what reaches it before it has a leader."""
+    message = aio_pika.Message(b"", message_id=message_id)
+    for patience in (1, 3, 10):
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel(on_return_raises=True)
+            with suppress(TimeoutError):
+                await channel.default_exchange.publish(message, queue, timeout=patience)
+                return
+    raise TimeoutError(f"queue {queue} takes nothing")
 
 
 def assert_accepted_are_a_prefix(batch: list[EventEnvelope], outcomes: list[Outcome]) -> None:

@@ -61,7 +61,12 @@ def _roll_back_to(connection: Connection, savepoint: str, _: object) -> None:
 def _write_last(connection: Connection) -> None:
     for writer, rows in _held[connection].items():
         if rows:
-            writer.write(connection, rows.take())
+            try:
+                writer.write(connection, rows.take())
+            except BaseException:
+                # SQLAlchemy thinks the transaction is over now; the database must think so too.
+                connection.connection.rollback()
+                raise
             connection.info.setdefault(_WRITTEN, []).append((writer, connection))
 
 

@@ -13,6 +13,7 @@ from outrider.context import current_metadata
 from outrider.envelope import EventEnvelope
 from outrider.errors import ConfigurationError, InvalidEvent
 from outrider.sql import connection_hook, session_hook
+from outrider.sql.aggregates import COLLECTOR
 from outrider.sql.rows import Row, insert, row_of
 from outrider.sql.tables import OutboxTables
 from outrider.sql.wakeup import waker_of
@@ -93,11 +94,13 @@ class Outbox:
             )
         if isinstance(target, Session):
             _refuse_autocommit(target.get_bind(**self.bind_arguments()))
+        else:
+            _refuse_autocommit(target)
 
     @property
     def collecting(self) -> dict[str, Any]:
         """For `sessionmaker(info=…)`: its sessions also record what aggregates raised."""
-        return {session_hook.COLLECTOR: self}
+        return {COLLECTOR: self}
 
     def bind_arguments(self) -> dict[str, Any]:
         return {"clause": self.tables.outbox}

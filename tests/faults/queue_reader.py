@@ -1,0 +1,83 @@
+"""The far end: a durable queue of RabbitMQ, and everything that ever came out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+
+
+class Delivery(NamedTuple):
+    id: UUID
+    aggregate: str
+    n: int
+
+
+async def declare(url: str, name: str, binding: str) -> None:
+    """A durable queue, and a topic exchange of the same name."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        kind = aio_pika.ExchangeType.TOPIC
+        exchange = await channel.declare_exchange(name, kind, durable=True)
+        queue = await channel.declare_queue(name, durable=True)
+        await queue.bind(exchange, binding)
+
+
+class Reader:
+    """Every delivery in the order of arrival. It does not survive its broker: start it after."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self.deliveries: list[Delivery] = []
+        self._ids: set[UUID] = set()
+        self._url, self._queue = url, queue
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self._marks: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> None:
+        self._connection = await aio_pika.connect(self._url)
+        self._channel = await self._connection.channel()
+        queue = await self._channel.get_queue(self._queue)
+        # Without acknowledgements nothing comes twice on our account.
+        await queue.consume(self._take, no_ack=True)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    def has(self, ids: set[UUID]) -> bool:
+        return ids <= self._ids
+
+    async def silence(self) -> None:
+        """Return when nothing more comes: marks of our own arrive with nothing between them."""
+        before = -1
+        while before != len(self.deliveries):
+            before = len(self.deliveries)
+            await self.mark()
+            await asyncio.sleep(0.2)  # what a dead relay's socket still held
+            await self.mark()
+
+    async def mark(self) -> None:
+        """Return when all that is in the queue now has been read."""
+        assert self._channel is not None, "the reader was not started"
+        name = uuid4().hex
+        self._marks[name] = asyncio.Event()
+        message = aio_pika.Message(b"", message_id=name)
+        await self._channel.default_exchange.publish(message, routing_key=self._queue)
+        await asyncio.wait_for(self._marks[name].wait(), 60)
+
+    async def _take(self, message: AbstractIncomingMessage) -> None:
+        if mark := self._marks.get(message.message_id or ""):
+            mark.set()
+            return
+        delivery = Delivery(
+            UUID(message.message_id),
+            str(message.headers["aggregate_id"]),
+            json.loads(message.body)["n"],
+        )
+        self.deliveries.append(delivery)
+        self._ids.add(delivery.id)

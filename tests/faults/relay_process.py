@@ -1,0 +1,77 @@
+"""A relay as a process of its own, which tests may kill, stop and let go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+_OURS = ("OUTBOX_", "DATABASE_URL", "RABBITMQ_")
+
+
+class RelayProcess:
+    """`outrider relay`, from its start on; signals reach this very process and no other."""
+
+    def __init__(self, settings: Mapping[str, str], log: Path) -> None:
+        self._settings, self.log = settings, log
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        others = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+        with self.log.open("ab") as log:
+            self._began = log.tell()
+            return subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "outrider", "relay"],
+                env={**others, **self._settings},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def name(self) -> str:
+        """What it is called in the database."""
+        return f"{socket.gethostname()}:{self.pid}"
+
+    @property
+    def text(self) -> str:
+        """All it has said, in this life and before."""
+        return self.log.read_text(errors="replace")
+
+    @property
+    def is_ready(self) -> bool:
+        assert self.is_alive, f"{self.log.name}: the relay ended with {self.exit_code}"
+        return b" started: " in self.log.read_bytes()[self._began :]
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self._process = self._start()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
