@@ -7,8 +7,14 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Select, insert, select
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy import Select, insert, select, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, sessionmaker
 
 from outrider import (
@@ -19,6 +25,7 @@ from outrider import (
     Handlers,
     InMemoryEventBus,
     InvalidEvent,
+    create_all,
 )
 from outrider.context import event_context
 from outrider.sql.names import OutboxNames
@@ -26,7 +33,8 @@ from outrider.sql.outbox import Outbox, OutboxEventDispatcher
 from outrider.sql.repository import OutboxRepository
 from outrider.sql.rows import LANES, aggregate_key
 from outrider.sql.tables import OutboxRecord, OutboxTables, map_outbox
-from tests.integration.conftest import business
+from outrider.testing.services import Services
+from tests.integration.conftest import business, fresh_postgres
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,3 +314,32 @@ def test_event_id_may_be_any_uuid() -> None:
     given = SeatTaken(seat_id=1, event_id=UUID(int=5))
 
     assert isinstance(EventEnvelope.from_json(given.to_envelope().to_json()).event_id, UUID)
+
+
+async def test_role_that_may_only_insert_can_record_and_read_nothing(services: Services) -> None:
+    database = fresh_postgres(services)
+    owner = create_async_engine(database.replace("postgresql", "postgresql+asyncpg", 1))
+    await create_all(owner)
+    async with owner.begin() as connection:
+        for statement in (
+            "DROP ROLE IF EXISTS insert_only",
+            "CREATE ROLE insert_only LOGIN PASSWORD 'secret'",
+            "GRANT INSERT ON outbox TO insert_only",
+        ):
+            await connection.execute(text(statement))
+    role = owner.url.set(username="insert_only", password="secret")
+
+    for driver in ("postgresql+asyncpg", "postgresql+psycopg"):
+        producer = create_async_engine(role.set(drivername=driver))
+        async with AsyncSession(producer) as session, session.begin():
+            Outbox().record(session, SeatTaken(seat_id=1), SeatTaken(seat_id=2))
+        async with producer.connect() as connection:
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                await connection.execute(text("SELECT id FROM outbox"))
+        await producer.dispose()
+
+    assert len(await rows_in(owner)) == 4
+    async with owner.begin() as connection:
+        await connection.execute(text("DROP OWNED BY insert_only"))
+        await connection.execute(text("DROP ROLE insert_only"))
+    await owner.dispose()

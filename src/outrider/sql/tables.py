@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID  # noqa: TC003 - SQLAlchemy reads the annotations of mapped classes
 
 from sqlalchemy import (
+    DDL,
     JSON,
     BigInteger,
     Column,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     Uuid,
+    event,
     inspect,
     text,
 )
@@ -76,6 +78,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC)
 
 
+_AUTOVACUUM: Final = DDL(  # type: ignore[no-untyped-call]
+    "ALTER TABLE %(fullname)s SET (autovacuum_vacuum_scale_factor = 0.01, "
+    "autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.02)"
+)
 _Json = JSON().with_variant(JSONB(), "postgresql")
 _Position = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -153,13 +159,9 @@ class OutboxTables:
             Column("published_at", UtcDateTime),
             Column("delivery", BigInteger),
             sqlite_autoincrement=True,
-            postgresql_with={
-                "autovacuum_vacuum_scale_factor": "0.01",
-                "autovacuum_vacuum_threshold": "1000",
-                "autovacuum_analyze_scale_factor": "0.02",
-            },
         )
         self._add_indexes(table)
+        event.listen(table, "after_create", _AUTOVACUUM.execute_if(dialect="postgresql"))
         return table
 
     def _add_indexes(self, table: Table) -> None:
