@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, producer
+from bench import big_table, codec, producer, rabbitmq_raw, relay
 
-PARTS = {"codec": codec.run, "producer": producer.run}
+PARTS = {
+    "codec": codec.run,
+    "producer": producer.run,
+    "rabbitmq": rabbitmq_raw.run,
+    "relay": relay.run,
+    "big_table": big_table.run,
+}
 
 
 def main(names: list[str]) -> int:

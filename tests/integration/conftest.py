@@ -11,6 +11,7 @@ from sqlalchemy import Column, MetaData, String, Table, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider.sql.outbox import Outbox
+from outrider.sql.tables import OutboxTables
 from outrider.testing.services import Services
 
 _numbers = count()
@@ -44,19 +45,33 @@ def outbox() -> Outbox:
     return Outbox(wake_up=False)
 
 
-@pytest.fixture(params=DRIVERS)
-async def engine(
-    request: pytest.FixtureRequest, tmp_path: Path, outbox: Outbox
-) -> AsyncIterator[AsyncEngine]:
-    driver: str = request.param
+async def made_for(driver: str, request: pytest.FixtureRequest, folder: Path) -> AsyncEngine:
+    """An engine over a new database that has the outbox and a business table."""
     if driver.startswith("sqlite"):
-        made = create_async_engine(f"{driver}:///{tmp_path}/outbox.db")
-        transactional_sqlite(made)
+        engine = create_async_engine(f"{driver}:///{folder}/outbox.db")
     else:
         url = fresh_postgres(request.getfixturevalue("services"))
-        made = create_async_engine(url.replace("postgresql", driver, 1))
-    async with made.begin() as connection:
-        await connection.run_sync(outbox.tables.metadata.create_all)
+        engine = create_async_engine(url.replace("postgresql", driver, 1))
+    async with engine.begin() as connection:
+        await connection.run_sync(OutboxTables().metadata.create_all)
         await connection.run_sync(business.metadata.create_all)
+    return engine
+
+
+@pytest.fixture(params=DRIVERS)
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """For writing: every driver, with transactions that can have savepoints."""
+    made = await made_for(request.param, request, tmp_path)
+    if request.param.startswith("sqlite"):
+        transactional_sqlite(made)
+        await made.dispose()
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture(params=["postgresql+asyncpg", "sqlite+aiosqlite"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """For relays: each kind of store."""
+    made = await made_for(request.param, request, tmp_path)
     yield made
     await made.dispose()

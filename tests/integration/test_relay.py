@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outrider import (
     BrokerUnavailable,
@@ -28,7 +27,6 @@ from outrider import (
 from outrider import signals as s
 from outrider.observability.logging import log_signals
 from outrider.ports import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
-from tests.integration.conftest import fresh_postgres
 
 outbox = Outbox()
 SOON = ExponentialRetry(first=timedelta(milliseconds=5), attempts=3)
@@ -95,19 +93,6 @@ class Watch:
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    if request.param == "sqlite":
-        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/outbox.db")
-    else:
-        url = fresh_postgres(request.getfixturevalue("services"))
-        engine = create_async_engine(url.replace("postgresql", "postgresql+asyncpg", 1))
-    async with engine.begin() as connection:
-        await connection.run_sync(outbox.tables.metadata.create_all)
-    yield engine
-    await engine.dispose()
 
 
 @pytest.fixture
@@ -373,7 +358,9 @@ async def run_until_death(database: AsyncEngine, sink: Deadly, watch: Watch) -> 
     store.release = vanish  # type: ignore[method-assign]
     config = RelayConfig(poll_interval=timedelta(milliseconds=50), batch_size=20)
     life = asyncio.create_task(OutboxRelay(store, sink, config, on_signal=watch).run())
-    done = asyncio.create_task(watch.until(lambda: len(sink.got) == 9))
+    done = asyncio.create_task(
+        watch.until(lambda: published(watch) == 9 and bool(watch.of(s.EventFailed)))
+    )
     death = asyncio.create_task(sink.died.wait())
     await asyncio.wait({done, death}, return_when=asyncio.FIRST_COMPLETED)
     for task in (life, done, death):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,25 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutbox
 from outrider.ports import ClaimedEvent, OutboxStore, RefusedEvent
 from outrider.sql.rows import LANES
-from tests.integration.conftest import fresh_postgres
 
 LEASE = timedelta(seconds=30)
 ALL = range(LANES)
 outbox = Outbox(wake_up=False)
 table = outbox.tables.outbox
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    if request.param == "sqlite":
-        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/outbox.db")
-    else:
-        url = fresh_postgres(request.getfixturevalue("services"))
-        engine = create_async_engine(url.replace("postgresql", "postgresql+asyncpg", 1))
-    async with engine.begin() as connection:
-        await connection.run_sync(outbox.tables.metadata.create_all)
-    yield engine
-    await engine.dispose()
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""Claiming from a large table whose settled rows cannot be vacuumed yet.
+
+Ten million pending and a million just settled with OUTRIDER_FULL=1; a hundredth of that otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from outrider.sql import postgres_sql, schema
+from outrider.sql.names import OutboxNames
+from outrider.testing.services import Services
+from tests.integration.conftest import fresh_postgres
+
+pytestmark = pytest.mark.faults
+
+PENDING = 10_000_000 if os.environ.get("OUTRIDER_FULL") else 100_000
+SETTLED = PENDING // 10
+NAMES = OutboxNames()
+FILL = f"""
+INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id, payload,
+    occurred_at)
+SELECT gen_random_uuid(), (key % 64 + 64) % 64, key, 'thing.happened', 'thing', a::text,
+    '{{}}', now()
+FROM (SELECT n, n % 50000 AS a, hashint8extended(n % 50000, 0) AS key
+      FROM generate_series(1, {PENDING + SETTLED}) AS n) AS made
+ORDER BY n
+"""  # noqa: S608
+LANES = "ARRAY[" + ",".join(map(str, range(64))) + "]::smallint[]"
+
+
+@pytest.fixture(scope="module")
+def database(services: Services) -> Iterator[psycopg.Connection[Any]]:
+    """Filled, partly settled, and with a forgotten transaction that pins the vacuum horizon."""
+    url = fresh_postgres(services)
+    with psycopg.connect(url, autocommit=True) as link, psycopg.connect(url) as forgotten:
+        for statement in schema.statements("postgresql", NAMES):
+            link.execute(statement.encode())
+        link.execute(FILL.encode())
+        link.execute(b"VACUUM ANALYZE outbox")
+        forgotten.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        forgotten.execute(b"SELECT 1 FROM outbox LIMIT 1")
+        settle = "UPDATE outbox SET status = 'published' WHERE position <= %s"
+        link.execute(settle.encode(), [SETTLED])
+        yield link
+
+
+def plan_of(link: psycopg.Connection[Any], floor: int, mode: str) -> str:
+    """As a prepared statement is planned: for these values, or once for all."""
+    link.execute(f"SET plan_cache_mode = {mode}".encode())
+    types = "(text, smallint[], bigint[], int, int)"
+    link.execute(f"PREPARE claim {types} AS {postgres_sql.Sql(NAMES).claim}".encode())
+    floors = f"array_fill({floor}::bigint, ARRAY[64])"
+    call = f"EXECUTE claim ('default', {LANES}, {floors}, 16, 100)"
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {call}"
+    rows = link.execute(explain.encode()).fetchall()
+    link.execute(b"DEALLOCATE claim")
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str) -> None:
+    found = plan_of(database, 0, mode)
+
+    assert "Index Scan using outbox_pending" in found
+    assert "Index Scan using outbox_aggregate" in found
+    assert "Seq Scan" not in found
+    assert "outbox_pkey" not in found
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_floor_spares_the_claim_what_vacuum_has_left(
+    database: psycopg.Connection[Any], mode: str
+) -> None:
+    found = plan_of(database, SETTLED + 1, mode)
+
+    pages = int(re.search(r"shared hit=(\d+)", found)[1])  # type: ignore[index]
+    assert pages < 64 * 16 * 12, f"{pages} pages for 1,024 candidates"
+    assert "Index Scan using outbox_pending" in found
