@@ -357,16 +357,16 @@ async def run_until_death(database: AsyncEngine, sink: Deadly, watch: Watch) -> 
 
     store.release = vanish  # type: ignore[method-assign]
     config = RelayConfig(poll_interval=timedelta(milliseconds=50), batch_size=20)
-    life = asyncio.create_task(OutboxRelay(store, sink, config, on_signal=watch).run())
-    done = asyncio.create_task(
-        watch.until(lambda: published(watch) == 9 and bool(watch.of(s.EventFailed)))
-    )
-    death = asyncio.create_task(sink.died.wait())
+    relay = OutboxRelay(store, sink, config, on_signal=watch)
+    life = asyncio.create_task(relay.run())
+    all_done = watch.until(lambda: len(sink.got) == 9 and bool(watch.of(s.EventFailed)))
+    done, death = asyncio.create_task(all_done), asyncio.create_task(sink.died.wait())
     await asyncio.wait({done, death}, return_when=asyncio.FIRST_COMPLETED)
+    if not sink.died.is_set():
+        await relay.stop()
     for task in (life, done, death):
         task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await life
+    await asyncio.wait({life})
     await expire(database)
     return sink.died.is_set()
 
