@@ -107,6 +107,7 @@ class ClaimedEvent:
     retry_count: int
     crash_count: int
     max_retries: int | None
+    aggregate_key: int
 
 
 @dataclass(frozen=True, slots=True)

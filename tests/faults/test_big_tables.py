@@ -69,7 +69,7 @@ def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str
     found = plan_of(database, 0, mode)
 
     assert "Index Scan using outbox_pending" in found
-    assert "Index Scan using outbox_aggregate" in found
+    assert "using outbox_waiting" in found
     assert "Seq Scan" not in found
     assert "outbox_pkey" not in found
 

@@ -13,7 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutbox
 from outrider.ports import ClaimedEvent, OutboxStore, RefusedEvent
-from outrider.sql.rows import LANES
+from outrider.sql.floors import Floors
+from outrider.sql.postgres import PostgresOutbox
+from outrider.sql.rows import LANES, aggregate_key
+from outrider.testing.services import Services
+from tests.integration.conftest import fresh_postgres
 
 LEASE = timedelta(seconds=30)
 ALL = range(LANES)
@@ -258,23 +262,58 @@ async def test_failed_event_lets_its_aggregate_go_on_or_parks_it(
     await parking.close()
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def hide(engine: AsyncEngine, position: int, *, hidden: bool) -> None:
+    """As if the transaction of this row had not committed yet."""
+    change = update(table).where(table.c.position == position)
+    async with engine.begin() as connection:
+        await connection.execute(change.values(sink="later" if hidden else "default"))
+
+
 async def test_event_that_was_committed_late_comes_before_what_followed_it(
-    store: OutboxStore, database: AsyncEngine
+    services: Services,
 ) -> None:
-    """The hole of a floor: position 1 becomes visible after position 2 of its lane was settled."""
-    relay = uuid4()
+    """The hole of a floor: 1 and 4 belong to one aggregate, 1 is seen when 2 and 3 are settled."""
+    engine = create_async_engine(
+        fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(outbox.tables.metadata.create_all)
+    clock, relay = Clock(), uuid4()
+    store = PostgresOutbox(engine, floors=Floors(clock))
+    await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
-    await record(database, 1, 1, 1)
-    async with database.begin() as connection:  # the first has not been committed yet
-        await connection.execute(update(table).where(table.c.position == 1).values(sink="later"))
-    claimed = [event for event in await store.claim(ALL, 10) if event.position == 2]
-    await store.settle(relay, lease.lanes, claimed, [], [])
-    async with database.begin() as connection:
-        await connection.execute(update(table).where(table.c.position == 1).values(sink="default"))
+    late, other = 1, same_lane_as(1)
+    await record(engine, late, other, other)
+    await hide(engine, 1, hidden=True)
+    await store.settle(relay, lease.lanes, await store.claim(ALL, 10), [], [])
+    for _ in range(2):  # the floor follows after half a second
+        clock.now += 0.6
+        assert await store.claim(ALL, 10) == []
 
-    seen = await store.claim(ALL, 10)
+    await hide(engine, 1, hidden=False)
+    await record(engine, late)
+    first = await store.claim(ALL, 10)
+    second = await store.claim(ALL, 10)
 
-    assert [event.position for event in seen] in ([1, 3], [])
+    assert first == []
+    assert [event.position for event in second] == [1, 4]
+    await store.close()
+    await engine.dispose()
+
+
+def same_lane_as(aggregate: int) -> int:
+    def lane(number: int) -> int:
+        return aggregate_key("default", "thing", str(number)) % LANES
+
+    return next(n for n in range(2, 10_000) if lane(n) == lane(aggregate))
 
 
 async def test_crashes_are_counted_before_the_attempt(

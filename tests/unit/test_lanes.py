@@ -47,7 +47,7 @@ class Clock:
 
 def claimed(position: int, lane: int = 1) -> ClaimedEvent:
     envelope = DomainEvent("a.b", "a", 1, {}).to_envelope()
-    return ClaimedEvent(position, lane, envelope, datetime.now(UTC), 0, 0, None)
+    return ClaimedEvent(position, lane, envelope, datetime.now(UTC), 0, 0, None, 9)
 
 
 def test_floor_follows_what_was_settled_half_a_second_ago() -> None:

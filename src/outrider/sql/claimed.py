@@ -14,37 +14,31 @@ from outrider.sql.rows import LANES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outrider.sql.floors import Floors
+# Where to find them in a row of the claim.
+LANE: Final = 2
+KEY: Final = 12
 
 _decode_metadata: Final = msgspec.json.Decoder(EventMetadata).decode
 
 
-class Claims:
-    """What one store remembers from claim to claim."""
+class Portions:
+    """How many rows to ask for of one lane; remembered from claim to claim."""
 
-    def __init__(self, floors: Floors) -> None:
-        self.floors = floors
+    def __init__(self) -> None:
         self._generous = 1
 
     def per_lane(self, limit: int) -> int:
         """How many of one lane at most; few, unless few lanes have all the work."""
         return min(limit, max(16, 2 * limit // LANES) * self._generous)
 
-    def events(self, rows: Sequence[Any], limit: int) -> list[ClaimedEvent]:
+    def learn(self, rows: Sequence[Any], limit: int) -> None:
+        """If a few lanes have all the work, take more of each the next time."""
         if len(rows) < limit and rows:
-            fullest = Counter(row[2] for row in rows).most_common(1)[0][1]
+            fullest = Counter(row[LANE] for row in rows).most_common(1)[0][1]
             self._generous = min(64, self._generous * 2) if fullest >= self.per_lane(limit) else 1
-        stopped: set[int] = set()
-        events = []
-        for row in rows:
-            if row[15]:  # it waits for its retry, behind one that was committed late
-                stopped.add(row[12])
-            if row[12] not in stopped:
-                events.append(_event(row))
-        return events
 
 
-def _event(row: Any) -> ClaimedEvent:
+def event_of(row: Any) -> ClaimedEvent:
     metadata = row[14]
     envelope = EventEnvelope.stored(
         row[1],
@@ -56,4 +50,4 @@ def _event(row: Any) -> ClaimedEvent:
         row[13].encode(),
         NO_METADATA if metadata == "{}" else _decode_metadata(metadata),
     )
-    return ClaimedEvent(row[0], row[2], envelope, row[8], row[9], row[10], row[11])
+    return ClaimedEvent(row[0], row[2], envelope, row[8], row[9], row[10], row[11], row[12])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 0.5
 _RESCAN: Final = 2.0
+_MOST_AGGREGATES: Final = 100_000
 
 
 class Floors:
@@ -31,6 +32,7 @@ class Floors:
         self._floors: dict[int, int] = {}
         self._next_shift = 0.0
         self._rescan_at: dict[int, float] = {}
+        self._aggregates: dict[int, int] = {}
 
     def lease(self, tokens: Mapping[int, int]) -> None:
         for lane in self._tokens.keys() | tokens.keys():
@@ -52,10 +54,22 @@ class Floors:
             return 0
         return self._floors.get(lane, 0)
 
+    def rescan(self, lane: int) -> None:
+        """Something was found below the floor: look from the beginning at once."""
+        self._rescan_at[lane] = 0.0
+
+    def settled_of(self, aggregate_key: int) -> int:
+        """Up to where an aggregate is known to be settled; nothing older of it can turn up."""
+        return self._aggregates.get(aggregate_key, 0)
+
     def settled(self, claimed: Iterable[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
         """`claimed` have been dealt with; `left` among them are pending still."""
         for event in claimed:
             self._settled[event.lane] = max(self._settled.get(event.lane, 0), event.position + 1)
+            self._aggregates[event.aggregate_key] = event.position
+        if len(self._aggregates) > _MOST_AGGREGATES:
+            self._aggregates.clear()  # they are looked up from their beginning again
         for event in left:
+            self._aggregates.pop(event.aggregate_key, None)
             for known in (self._settled, self._recent, self._floors):
                 known[event.lane] = min(known.get(event.lane, 0), event.position)

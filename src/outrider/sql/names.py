@@ -69,6 +69,7 @@ class OutboxNames:
             "version": f"{prefix}schema",
             "pending_index": f"{self.table}_pending",
             "aggregate_index": f"{self.table}_aggregate",
+            "waiting_index": f"{self.table}_waiting",
             "delivered_index": f"{self.table}_delivered",
             "failed_index": f"{self.table}_failed",
             "processed_index": f"{self.processed}_age",

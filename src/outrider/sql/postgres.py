@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outrider.errors import OutriderError
 from outrider.ports import LANES_FREE, Lease
-from outrider.sql.claimed import Claims
+from outrider.sql.claimed import KEY, LANE, Portions, event_of
 from outrider.sql.floors import Floors
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.links import Links
@@ -39,6 +39,7 @@ class PostgresOutbox:
         sink: str = DEFAULT_SINK,
         park: bool = False,
         deadline: float = 10.0,
+        floors: Floors | None = None,
     ) -> None:
         self.sink = sink
         names = (tables or OutboxTables()).names
@@ -46,7 +47,7 @@ class PostgresOutbox:
         self._sql = Sql(names, park=park)
         self._engine = engine
         self._links = Links(engine, deadline)
-        self._claims = Claims(Floors())
+        self._floors, self._portions = floors or Floors(), Portions()
         self._ears: asyncio.Task[None] | None = None
         self._wake: Callable[[str], None] = lambda _source: None
 
@@ -79,7 +80,7 @@ class PostgresOutbox:
             return Lease(lanes, frozenset(orphaned), frozenset(surplus(lanes, share)))
 
         lease = await self._links.run(renew)
-        self._claims.floors.lease(lease.lanes)
+        self._floors.lease(lease.lanes)
         return lease
 
     async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
@@ -94,12 +95,33 @@ class PostgresOutbox:
         await self._links.run(give)
 
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
-        numbers = list(lanes)
-        floors, per_lane = self._claims.floors.for_claim(numbers), self._claims.per_lane(limit)
-        rows = await self._links.run(
-            lambda link: link.fetch(self._sql.claim, self.sink, numbers, floors, per_lane, limit)
-        )
-        return self._claims.events(rows, limit)
+        numbers, per_lane = list(lanes), self._portions.per_lane(limit)
+        floors = self._floors.for_claim(numbers)
+
+        async def read(link: Connection[Any]) -> list[ClaimedEvent]:
+            asked = (self.sink, numbers, floors, per_lane, limit)
+            rows = await link.fetch(self._sql.claim, *asked)
+            late = await self._late(link, rows, dict(zip(numbers, floors, strict=True)))
+            self._portions.learn(rows, limit)
+            return [event_of(row) for row in rows if row[KEY] not in late]
+
+        return await self._links.run(read)
+
+    async def _late(
+        self, link: Connection[Any], rows: Sequence[Any], floors: Mapping[int, int]
+    ) -> set[int]:
+        """Aggregates that must wait, since an older event of theirs lies below the floor."""
+        lows = {row[KEY]: self._floors.settled_of(row[KEY]) for row in rows}
+        highs = {row[KEY]: floors[row[LANE]] for row in rows}
+        unsure = [key for key, low in lows.items() if low < highs[key] - 1]
+        if not unsure:
+            return set()
+        bounds = [lows[key] for key in unsure], [highs[key] for key in unsure]
+        late = {row[0] for row in await link.fetch(self._sql.late, unsure, *bounds)}
+        for row in rows:
+            if row[KEY] in late:
+                self._floors.rescan(row[LANE])
+        return late
 
     async def settle(
         self,
@@ -123,7 +145,7 @@ class PostgresOutbox:
 
         changed = await self._links.run(write) if accepted or refused else 0
         left = [*unknown, *(r.event for r in refused if r.wait is not None)]
-        self._claims.floors.settled([*accepted, *(r.event for r in refused)], left)
+        self._floors.settled([*accepted, *(r.event for r in refused)], left)
         return changed
 
     async def suspect(

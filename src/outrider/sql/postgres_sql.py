@@ -57,27 +57,23 @@ GOODBYE = "DELETE FROM {relays} WHERE sink = $1 AND id = $2"
 
 # A batch holds the oldest pending row of every aggregate it touches. Each lane is read from the
 # position its owner has settled up to, so what vacuum has not removed yet is not walked over. An
-# aggregate is left out if its oldest pending row lies below that (it was committed late, and is
-# found by a look from the beginning) or waits for its retry. A row that waits behind such a late
-# one is marked, and the relay stops its aggregate there. The moment must be one for all rows: with
-# a clock that runs on, a row could be let through whose predecessor was still waiting.
+# aggregate is left out from the row on that waits for its retry. The moment must be one for all
+# rows: with a clock that runs on, a row could be let through whose predecessor still waits.
+# OFFSET 0 keeps the planner from making a join of what should be one lookup per row.
 # $2 lanes, $3 their floors, $4 most of one lane, $5 most in all
 CLAIM = f"""
 SELECT position, id, lane, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
     created_at, retry_count, crash_count, max_retries, aggregate_key,
-    payload::text, metadata::text, coalesce(next_retry_at > statement_timestamp(), false)
+    payload::text, metadata::text
 FROM unnest($2::smallint[], $3::bigint[]) AS mine (own_lane, floor)
 CROSS JOIN LATERAL (
     SELECT * FROM {{outbox}} AS candidate
     WHERE status = '{PENDING}' AND sink = $1 AND lane = own_lane AND position >= floor
         AND NOT EXISTS (
-            SELECT FROM (
-                SELECT position, next_retry_at FROM {{outbox}} AS older
-                WHERE status = '{PENDING}' AND aggregate_key = candidate.aggregate_key
-                ORDER BY position
-                LIMIT 1
-            ) AS oldest
-            WHERE oldest.position < floor OR oldest.next_retry_at > statement_timestamp()
+            SELECT FROM {{outbox}} AS waiting
+            WHERE status = '{PENDING}' AND next_retry_at > statement_timestamp()
+                AND aggregate_key = candidate.aggregate_key AND position <= candidate.position
+            OFFSET 0
         ){{parked}}
     ORDER BY position
     LIMIT $4
@@ -85,10 +81,23 @@ CROSS JOIN LATERAL (
 ORDER BY position
 LIMIT $5
 """  # noqa: S608 - constants; the names are quoted
+# Which of these aggregates have an older pending row below the floor, one that was committed late?
+# It can only lie above what was settled of its aggregate, since whoever changes an aggregate waits
+# for whoever changed it before. $1 keys, $2 settled up to, $3 floors
+LATE = f"""
+SELECT wanted.key FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (key, low, high)
+WHERE EXISTS (
+    SELECT FROM {{outbox}}
+    WHERE status = '{PENDING}' AND aggregate_key = wanted.key
+        AND position > wanted.low AND position < wanted.high
+    OFFSET 0
+)
+"""  # noqa: S608
 PARKED = f"""
         AND NOT EXISTS (
             SELECT FROM {{outbox}} AS failed
             WHERE status = '{FAILED}' AND aggregate_key = candidate.aggregate_key
+            OFFSET 0
         )"""
 
 # Locking the lanes makes whoever takes them over wait until this is done, or be seen by it.
@@ -169,6 +178,7 @@ class Sql:
         self.give = fill(GIVE)
         self.goodbye = fill(GOODBYE)
         self.claim = fill(CLAIM)
+        self.late = fill(LATE)
         self.accept = fill(ACCEPT)
         self.refuse = fill(REFUSE)
         self.suspect = fill(SUSPECT)

@@ -12,8 +12,7 @@ from uuid import UUID
 
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.ports import LANES_FREE, Lease
-from outrider.sql.claimed import Claims
-from outrider.sql.floors import Floors
+from outrider.sql.claimed import event_of
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.rows import LANES
 from outrider.sql.sqlite_sql import Sql
@@ -57,7 +56,6 @@ class SqliteOutbox:
         self._file = str(engine.url.database)
         self._waker = waker_of(engine.sync_engine, names.channel)
         self._deadline = deadline
-        self._claims = Claims(Floors())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outrider-sqlite")
         self._connection: sqlite3.Connection | None = None
         self._stop_listening: Callable[[], None] = lambda: None
@@ -109,7 +107,7 @@ class SqliteOutbox:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
         facts = {"sink": self.sink, "lanes": json.dumps(list(lanes)), "limit": limit, "now": now}
         rows = await self._run(lambda db: db.execute(self._sql.claim, facts).fetchall())
-        return self._claims.events([_typed(row) for row in rows], limit)
+        return [event_of(_typed(row)) for row in rows]
 
     async def settle(
         self,

@@ -44,18 +44,13 @@ GOODBYE = "DELETE FROM {relays} WHERE sink = :sink AND id = :relay"
 # since 'now' is another one for each row.
 CLAIM = f"""
 SELECT position, id, lane, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
-    created_at, retry_count, crash_count, max_retries, aggregate_key, payload, metadata,
-    coalesce(next_retry_at > :now, 0)
+    created_at, retry_count, crash_count, max_retries, aggregate_key, payload, metadata
 FROM {{outbox}} AS candidate
 WHERE status = '{PENDING}' AND sink = :sink AND lane IN (SELECT value FROM json_each(:lanes))
     AND NOT EXISTS (
-        SELECT 1 FROM (
-            SELECT next_retry_at FROM {{outbox}} AS older
-            WHERE status = '{PENDING}' AND aggregate_key = candidate.aggregate_key
-            ORDER BY position
-            LIMIT 1
-        ) AS oldest
-        WHERE oldest.next_retry_at > :now
+        SELECT 1 FROM {{outbox}} AS waiting
+        WHERE status = '{PENDING}' AND next_retry_at > :now
+            AND aggregate_key = candidate.aggregate_key AND position <= candidate.position
     ){{parked}}
 ORDER BY position
 LIMIT :limit

@@ -172,8 +172,10 @@ class OutboxTables:
         by_lane = Index(names["pending_index"], c.sink, c.lane, c.position, **pending)
         by_lane.ddl_if(dialect="postgresql")
         Index(names["pending_index"], c.sink, c.position, **pending).ddl_if(dialect="sqlite")
-        # Is there an older pending event of the same aggregate? One lookup per claimed row.
+        # Is there an older pending event of the same aggregate? And does one wait for its retry?
         Index(names["aggregate_index"], c.aggregate_key, c.position, **pending)
+        waiting = _where(f"status = '{PENDING}' AND next_retry_at IS NOT NULL")
+        Index(names["waiting_index"], c.aggregate_key, c.position, **waiting)
         # For readers that resume, and for forgetting the oldest first.
         Index(names["delivered_index"], c.sink, c.delivery, **_where("delivery IS NOT NULL"))
         # Which aggregates are parked behind a failed event, and what people should look at.
