@@ -1,0 +1,103 @@
+"""The events of one publish call: which may be sent now, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from outrider.ports import ACCEPTED, Outcome, Refused, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from outrider.brokers.rabbitmq.wire import Lost
+    from outrider.envelope import EventEnvelope
+
+HELD_BACK: Final = Unknown("held back: an earlier event of its aggregate was not accepted")
+
+
+class Batch:
+    """Never has two events of one aggregate in flight, for confirms come in any order."""
+
+    def __init__(self, envelopes: Sequence[EventEnvelope]) -> None:
+        self.envelopes = envelopes
+        self.changed = asyncio.Event()
+        """Set when there is more to send, when all is settled and when the connection is lost."""
+        self.lost_by: Lost | None = None
+        self._outcomes: list[Outcome | None] = [None] * len(envelopes)
+        self._open = len(envelopes)
+        self._in_flight: set[int] = set()
+        self._ready: list[int] = []
+        self._followers: dict[int, int] = {}
+        last: dict[tuple[str, str], int] = {}
+        for index, envelope in enumerate(envelopes):
+            aggregate = (envelope.aggregate_type, envelope.aggregate_id)
+            before = last.get(aggregate)
+            if before is None:
+                self._ready.append(index)
+            else:
+                self._followers[before] = index
+            last[aggregate] = index
+
+    @property
+    def settled(self) -> bool:
+        return self._open == 0
+
+    @property
+    def in_flight(self) -> bool:
+        return bool(self._in_flight)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [outcome or HELD_BACK for outcome in self._outcomes]
+
+    def take_ready(self) -> list[int]:
+        """The events that may be sent now; whoever takes them sends or refuses each."""
+        taken, self._ready = self._ready, []
+        return taken
+
+    def sent(self, indexes: Sequence[int]) -> None:
+        self._in_flight.update(indexes)
+
+    def message_of(self, index: int, /) -> tuple[str, str]:
+        envelope = self.envelopes[index]
+        return str(envelope.event_id), envelope.event_type
+
+    def confirmed(self, index: int, refusal: str | None, /) -> None:
+        if index not in self._in_flight:
+            return  # the call was given up before
+        self._in_flight.remove(index)
+        if refusal is not None:
+            self.refuse(index, refusal)
+            return
+        self._outcomes[index] = ACCEPTED
+        self._open -= 1
+        follower = self._followers.get(index)
+        if follower is not None:
+            self._ready.append(follower)
+        if follower is not None or not self._open:
+            self.changed.set()
+
+    def refuse(self, index: int, reason: str) -> None:
+        """Also holds back all that follows in the same aggregate."""
+        follower: int | None = index
+        while follower is not None:
+            self._outcomes[follower] = HELD_BACK
+            self._open -= 1
+            follower = self._followers.get(follower)
+        self._outcomes[index] = Refused(reason)
+        if not self._open:
+            self.changed.set()
+
+    def lost(self, error: Lost, /) -> None:
+        self.lost_by = error
+        self.changed.set()
+
+    def end(self, unsent: Outcome, in_flight: Callable[[EventEnvelope], Outcome]) -> None:
+        """Settle what is still open."""
+        for index, outcome in enumerate(self._outcomes):
+            if outcome is None:
+                sent = index in self._in_flight
+                self._outcomes[index] = in_flight(self.envelopes[index]) if sent else unsent
+        self._in_flight.clear()
+        self._open = 0

@@ -1,0 +1,248 @@
+"""The publisher, and what each of RabbitMQ's answers means for an event."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from typing import TYPE_CHECKING, Final, Self
+
+from pamqp.base import Frame
+
+from outrider.brokers.rabbitmq.address import Address, parse_url
+from outrider.brokers.rabbitmq.batch import Batch
+from outrider.brokers.rabbitmq.config import RabbitMQConfig, tls_context
+from outrider.brokers.rabbitmq.login import connect
+from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
+from outrider.brokers.rabbitmq.topology import Topology, declarations
+from outrider.brokers.rabbitmq.wire import Closed, Lost, Wire
+from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.ports import Outcome, Refused, Unknown, raise_unless_accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from outrider.envelope import EventEnvelope
+
+_CHUNK: Final = 65_536
+_TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
+_NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
+
+# Reply codes that no waiting cures, unless the text says so.
+_MAY_PASS: Final = re.compile(r"limit|is down")
+_WHEN_OPENING: Final = frozenset({402, 403, 404, 405, 406, 503, 530, 540})
+_WHEN_PUBLISHING: Final = frozenset({403})
+
+
+class RabbitMQPublisher:
+    """Sends events to one exchange, with their type as routing key.
+
+    It opens with the first call, and again with the first call after the connection was lost. A
+    call that is cancelled or times out drops the connection, unless the broker blocks it. Calls
+    may overlap as long as no aggregate is in two of them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        exchange: str = "messaging",
+        topology: Topology | None = None,
+        config: RabbitMQConfig | None = None,
+    ) -> None:
+        self._config = config or RabbitMQConfig()
+        self._address = parse_url(url)
+        self._tls = tls_context(self._address, self._config)
+        self._exchange = exchange
+        self._declarations = declarations((topology or Topology()).with_exchange(exchange))
+        self._writer = MessageWriter(exchange, self._config.source)
+        self._max_size = self._config.max_message_size
+        self._opening = asyncio.Lock()
+        self._wire: Wire | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<RabbitMQPublisher {self._address} exchange {self._exchange!r}>"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect and declare the topology.
+
+        Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
+        """
+        self._closed = False
+        await self._connected()
+
+    async def close(self) -> None:
+        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        self._closed = True
+        async with self._opening:
+            wire, self._wire = self._wire, None
+            if wire is not None:
+                await wire.close()
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        batch = Batch(envelopes)
+        limit = self._config.publish_timeout
+        try:
+            async with asyncio.timeout(limit.total_seconds()):
+                await self._deliver(batch)
+        except TimeoutError:
+            blocked = self._wire and self._wire.blocked
+            why = f"blocked by the broker: {blocked}" if blocked else f"no answer within {limit}"
+            _give_up(batch, BrokerUnavailable(f"RabbitMQ at {self._address}: {why}"))
+        except OutriderError as error:
+            _give_up(batch, error)
+        raise_unless_accepted(batch.outcomes)
+
+    async def _deliver(self, batch: Batch) -> None:
+        if batch.settled:
+            return
+        wire = await self._connected()
+        try:
+            await self._send_all(wire, batch)
+        except Lost as lost:
+            error = _translate(lost, self._address, publishing=True)
+            batch.end(Unknown(str(error), error), self._verdict(lost, error))
+        except BaseException:
+            # A blocked broker takes what is in flight once it unblocks. Kept open, the connection
+            # lets nothing more out until then; a new one would send another copy with every call.
+            if batch.in_flight and not (wire.blocked and wire.is_watched):
+                wire.drop(Lost("a call on the same connection was given up"))
+            raise
+
+    async def _send_all(self, wire: Wire, batch: Batch) -> None:
+        while not batch.settled:
+            batch.changed.clear()
+            await self._send_ready(wire, batch)
+            if not batch.settled:
+                await batch.changed.wait()
+            if batch.lost_by is not None:
+                raise batch.lost_by
+
+    async def _send_ready(self, wire: Wire, batch: Batch) -> None:
+        """Write what may be sent, in pieces that the broker can begin with meanwhile."""
+        messages: list[bytes] = []
+        indexes: list[int] = []
+        size = 0
+        for index in batch.take_ready():
+            try:
+                message = self._write(batch.envelopes[index], wire.frame_max)
+            except Unsendable as error:
+                batch.refuse(index, f"not sendable: {error}")
+                continue
+            messages.append(message)
+            indexes.append(index)
+            size += len(message)
+            if size >= _CHUNK:
+                await _flush(wire, batch, messages, indexes)
+                messages, indexes, size = [], [], 0
+        if indexes:
+            await _flush(wire, batch, messages, indexes)
+
+    def _write(self, envelope: EventEnvelope, frame_max: int) -> bytes:
+        size = len(envelope.data)
+        if self._max_size is not None and size > self._max_size:
+            raise Unsendable(f"it has {size} bytes, {self._max_size} are allowed")
+        return self._writer.write(envelope, frame_max)
+
+    def _verdict(self, lost: Lost, error: OutriderError) -> Callable[[EventEnvelope], Outcome]:
+        """The broker closes the channel on all for the fault of one, which its words may betray."""
+        text = str(lost)
+        if found := _TOO_LARGE.search(text):
+            limit = self._max_size = int(found[1])
+        elif found := _NO_TOPIC.search(text):
+            limit = None
+        else:
+            return lambda _: Unknown(str(error), error)
+        forbidden = found[1]
+
+        def verdict(envelope: EventEnvelope) -> Outcome:
+            guilty = len(envelope.data) > limit if limit else envelope.event_type == forbidden
+            return Refused(text) if guilty else Unknown(str(error), error)
+
+        return verdict
+
+    async def _connected(self) -> Wire:
+        async with self._opening:
+            if self._closed:
+                raise BrokerUnavailable(f"{self!r} was closed")
+            if self._wire is not None and self._wire.error is not None:
+                self._wire.abort(self._wire.error)
+                self._wire = None
+            if self._wire is None:
+                self._wire = await self._connect()
+            return self._wire
+
+    async def _connect(self) -> Wire:
+        try:
+            async with asyncio.timeout(self._config.connect_timeout.total_seconds()):
+                wire = await connect(self._address, self._tls, self._heartbeat())
+                await self._declare(wire)
+                return wire
+        except (Lost, OSError, UnicodeError) as error:
+            raise _translate(error, self._address) from error
+
+    async def _declare(self, wire: Wire) -> None:
+        try:
+            for method in self._declarations:
+                await wire.call(method, Frame, CHANNEL)
+        except BaseException:
+            wire.abort(Lost("not opened"))
+            raise
+
+    def _heartbeat(self) -> int:
+        if self._address.heartbeat is not None:
+            return self._address.heartbeat
+        return int(self._config.heartbeat.total_seconds()) if self._config.heartbeat else 0
+
+
+async def _flush(wire: Wire, batch: Batch, messages: list[bytes], indexes: list[int]) -> None:
+    await wire.free()
+    wire.publish(b"".join(messages), batch, indexes)
+    batch.sent(indexes)
+
+
+def _give_up(batch: Batch, error: OutriderError) -> None:
+    unknown = Unknown(str(error), error)
+    batch.end(unknown, lambda _: unknown)
+
+
+def _translate(error: Exception, address: Address, *, publishing: bool = False) -> OutriderError:
+    match error:
+        case Closed():
+            codes = _WHEN_PUBLISHING if publishing else _WHEN_OPENING
+            for_ever = error.code in codes and not _MAY_PASS.search(str(error))
+            why = str(error)
+        case ssl.SSLCertVerificationError():
+            for_ever, why = True, f"its certificate is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+            for_ever, why = not cut_off, f"no TLS: {error.reason}"
+        case UnicodeError():
+            for_ever, why = True, "the host's name is not valid"
+        case TimeoutError():
+            for_ever, why = False, "no connection in time"
+        case OSError():
+            for_ever, why = False, error.strerror or str(error)
+        case _:
+            for_ever, why = False, str(error)
+    kind = ConfigurationError if for_ever else BrokerUnavailable
+    translated = kind(f"RabbitMQ at {address}: {why}")
+    translated.__cause__ = error
+    return translated
