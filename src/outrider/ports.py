@@ -172,9 +172,9 @@ class OutboxStore(Protocol):
         ...
 
     async def suspect(
-        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
-        """Count a crash against these events in advance; settling them shows it did not happen."""
+        """Count a crash against these events in advance; -1 takes it back, as none happened."""
         ...
 
     async def forget(self, older_than: timedelta, limit: int, /) -> int:

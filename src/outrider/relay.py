@@ -80,7 +80,16 @@ class OutboxRelay:
 
     async def run(self) -> None:
         """Run until stopped; cancelling it ends it cleanly."""
-        await self._run(asyncio.Event())
+        # A task of its own, so that `stop` can end it when its grace time is over.
+        task = self._task = asyncio.create_task(self._run(asyncio.Event()), name="outrider-relay")
+        try:
+            await asyncio.wait({task})
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
 
     async def _run(self, opened: asyncio.Event) -> None:
         state = self._state

@@ -34,7 +34,8 @@ class RelayConfig:
     name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
     """What people see; which relay it is, is decided by an id made at each start."""
     batch_size: int = 100
-    """Most events in hand at once; larger is faster, and repeats more after a crash."""
+    """Most events of one batch, and each loop has one; larger is faster, and repeats more after
+    a crash."""
     batch_bytes: int = 16 * 1024 * 1024
     """Most payload in hand at once; bounds memory when events are large."""
     poll_interval: timedelta = timedelta(seconds=5)
@@ -90,6 +91,7 @@ class RelayState:
         self.lanes: dict[int, int] = {}
         self.careful: set[int] = set()
         self.leaving: set[int] = set()
+        self._releasing: set[int] = set()
         self._released: set[int] = set()
         self.valid_until = 0.0
         self.stopping = asyncio.Event()
@@ -106,7 +108,7 @@ class RelayState:
 
     async def renew(self) -> bool:
         """Extend the lease and take or mark lanes for a fair share; whether lanes changed."""
-        started, self._released = asyncio.get_running_loop().time(), set()
+        started, self._released = asyncio.get_running_loop().time(), set(self._releasing)
         lease = await self.store.lease(self.id, self.config.name, self.config.lease)
         # A third of the lease is kept back for whatever delays us between here and there.
         self.valid_until = started + self.config.lease.total_seconds() * 2 / 3
@@ -123,16 +125,24 @@ class RelayState:
             self.signal(LeaseWasLost(sink=self.sink, lanes=len(lost), events=0))
         if self.lanes == before:
             return bool(self.leaving)
-        name, orphaned = self.config.name, len(lease.orphaned)
-        self.signal(LanesChanged(relay=name, sink=self.sink, lanes=len(held), orphaned=orphaned))
+        self._say_lanes(len(lease.orphaned))
         return True
 
+    def _say_lanes(self, orphaned: int) -> None:
+        name, lanes = self.config.name, len(self.lanes)
+        self.signal(LanesChanged(relay=name, sink=self.sink, lanes=lanes, orphaned=orphaned))
+
     async def release(self, lanes: set[int]) -> None:
+        self._releasing |= lanes
         self._released |= lanes
         self.leaving -= lanes
         for lane in lanes:
             self.lanes.pop(lane, None)
-        await self.store.release(self.id, lanes)
+        try:
+            await self.store.release(self.id, lanes)
+        finally:
+            self._releasing -= lanes
+        self._say_lanes(0)
 
     async def store_is_down(self, error: Exception) -> None:
         wait = self._store_pause.longer()

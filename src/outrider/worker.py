@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import suppress
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from outrider.errors import BrokerUnavailable, DatabaseUnavailable, PublishFailed
@@ -35,6 +36,7 @@ class Worker:
         self._deadline: asyncio.Timeout | None = None
         self._average_bytes = 1.0
         self._tried = 0
+        self._retry_at = inf
         self._tokens: dict[int, int] = {}
 
     async def run(self) -> None:
@@ -54,9 +56,13 @@ class Worker:
             self._deadline.reschedule(valid_until)
 
     async def _idle(self) -> None:
-        interval = self._state.config.poll_interval.total_seconds()
+        interval = self._state.config.poll_interval.total_seconds() * random.uniform(0.8, 1.0)  # noqa: S311
+        now = asyncio.get_running_loop().time()
+        until = min(now + interval, self._retry_at)
+        if self._retry_at <= until:
+            self._retry_at = inf
         with suppress(TimeoutError):
-            async with asyncio.timeout(interval * random.uniform(0.8, 1.0)):  # noqa: S311
+            async with asyncio.timeout_at(until):
                 await self.woken.wait()
 
     async def _round(self) -> bool:
@@ -72,7 +78,7 @@ class Worker:
         if careful:
             batch = await self._try_carefully(batch, careful)
         if batch:
-            await self._process(batch)
+            await self._process(batch, suspected=bool(careful))
         return bool(batch or careful)
 
     def _lanes(self) -> set[int]:
@@ -122,7 +128,7 @@ class Worker:
             await state.store.suspect(state.id, self._tokens, few)
         return few
 
-    async def _process(self, batch: list[ClaimedEvent]) -> None:
+    async def _process(self, batch: list[ClaimedEvent], *, suspected: bool) -> None:
         clock = asyncio.get_running_loop().time
         started = clock()
         outcomes = await self._publish(batch)
@@ -137,6 +143,10 @@ class Worker:
         if accepted or refused:
             self._state.sink_is_up()
         await self._settle(accepted, refused, [event for event, _ in unknown])
+        if suspected and len(accepted) < len(batch):
+            # We live, so whatever kept these from the sink is no crash.
+            again = [event for event, outcome in pairs if not isinstance(outcome, Accepted)]
+            await self._state.store.suspect(self._state.id, self._tokens, again, -1)
         self.published += len(accepted)
         self._state.signal(
             BatchPublished(
@@ -200,8 +210,11 @@ class Worker:
         if changed < expected:
             lost = expected - changed
             state.signal(LeaseWasLost(sink=state.sink, lanes=0, events=lost))
+        now = asyncio.get_running_loop().time()
         for item in refused:
             self._report(item)
+            if item.wait is not None:
+                self._retry_at = min(self._retry_at, now + item.wait.total_seconds())
 
     def _report(self, item: RefusedEvent) -> None:
         envelope = item.event.envelope

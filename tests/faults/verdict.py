@@ -21,7 +21,6 @@ class Row(NamedTuple):
     payload: str
     status: str
     retry_count: int
-    crash_count: int
 
     @property
     def n(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider.errors import ConfigurationError, DatabaseUnavailable
@@ -21,7 +22,14 @@ T = TypeVar("T")
 
 # What an administrator must cure by hand: unknown tables and columns, missing privileges.
 _NEEDS_A_PERSON: Final = (asyncpg.SyntaxOrAccessError,)
-_TROUBLE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_TROUBLE: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    DBAPIError,
+    OSError,
+    TimeoutError,
+)
 
 
 class Links:
@@ -75,6 +83,8 @@ class Links:
 
 def translated(error: Exception) -> ConfigurationError | DatabaseUnavailable:
     """Class and SQLSTATE only: the server's own text may quote a row."""
+    if isinstance(error, DBAPIError):  # from SQLAlchemy 2.1 on, around what a connect raises
+        error = getattr(error.orig, "__cause__", None) or error
     state = getattr(error, "sqlstate", None)
     name = f"{type(error).__name__}{f' {state}' if state else ''}"
     if isinstance(error, _NEEDS_A_PERSON):

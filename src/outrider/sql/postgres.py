@@ -149,11 +149,11 @@ class PostgresOutbox:
         return changed
 
     async def suspect(
-        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
         fence = (self.sink, relay, list(tokens), list(tokens.values()))
         where = [e.position for e in events], [e.lane for e in events]
-        await self._links.run(lambda link: link.execute(self._sql.suspect, *fence, *where))
+        await self._links.run(lambda link: link.execute(self._sql.suspect, *fence, *where, by))
 
     async def forget(self, older_than: timedelta, limit: int, /) -> int:
         return await self._links.run(

@@ -135,10 +135,10 @@ FROM unnest($5::bigint[], $6::smallint[], $7::interval[], $8::text[])
 WHERE settled.position = refused.at AND settled.status = '{PENDING}'
     AND refused.lane IN (SELECT lane FROM held)
 """  # noqa: S608
-# … $5 positions, $6 their lanes
+# … $5 positions, $6 their lanes, $7 by how many
 SUSPECT = f"""
 WITH {_HELD}
-UPDATE {{outbox}} AS settled SET crash_count = crash_count + 1
+UPDATE {{outbox}} AS settled SET crash_count = crash_count + $7::integer
 FROM unnest($5::bigint[], $6::smallint[]) AS tried (at, lane)
 WHERE settled.position = tried.at AND tried.lane IN (SELECT lane FROM held)
 """  # noqa: S608

@@ -133,9 +133,9 @@ class SqliteOutbox:
         return await self._run(write) if accepted or refused else 0
 
     async def suspect(
-        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], /
+        self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
-        tried = [self._fence(relay, tokens, event) for event in events]
+        tried = [{**self._fence(relay, tokens, event), "by": by} for event in events]
         await self._run(lambda db: db.executemany(self._sql.suspect, tried).rowcount)
 
     async def forget(self, older_than: timedelta, limit: int, /) -> int:

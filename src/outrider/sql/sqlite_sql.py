@@ -78,7 +78,7 @@ UPDATE {{outbox}} SET retry_count = retry_count + 1, last_error = :reason,
 WHERE position = :position AND status = '{PENDING}' AND {_HELD}
 """  # noqa: S608
 SUSPECT = f"""
-UPDATE {{outbox}} SET crash_count = crash_count + 1 WHERE position = :position AND {_HELD}
+UPDATE {{outbox}} SET crash_count = crash_count + :by WHERE position = :position AND {_HELD}
 """  # noqa: S608
 FORGET = f"""
 DELETE FROM {{outbox}} WHERE position IN (
