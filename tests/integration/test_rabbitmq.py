@@ -184,7 +184,7 @@ async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses
             Queue(full, (Binding(name, "bad.*"),), max_length=1),
         )
     )
-    dice, seen = random.Random(5), set[type[Outcome]]()
+    dice, seen, reasons = random.Random(5), set[type[Outcome]](), set[str]()
     accepted: list[EventEnvelope] = []
     numbers = iter(range(1000))
 
@@ -195,6 +195,7 @@ async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses
             outcomes = await outcomes_of(publisher, batch)
             assert_accepted_are_a_prefix(batch, outcomes)
             seen.update(kinds(outcomes))
+            reasons.update(o.reason[:6] for o in outcomes if isinstance(o, Refused))
             pairs = zip(batch, outcomes, strict=True)
             accepted.extend(e for e, o in pairs if o == ACCEPTED and e.event_type == "good.x")
 
@@ -203,6 +204,7 @@ async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses
         await asyncio.gather(*(some(publisher) for _ in range(16)))
 
     assert seen == {Accepted, Refused, Unknown}
+    assert reasons == {"nacked", "unrout"}
     assert order_of(await messages_in(url, name)) == order_sent(accepted)
 
 

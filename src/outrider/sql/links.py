@@ -43,13 +43,16 @@ class Links:
         self._engine = AsyncEngine(Engine(sync.pool.recreate(), sync.dialect, sync.url))
         self._deadline = deadline
         self._idle: list[Any] = []
+        self.pooled = False
+        """Whether a transaction pooler lies between: what belongs together must be a transaction,
+        since every other statement may meet another server process."""
 
     async def run(self, work: Callable[[Connection[Any]], Awaitable[T]]) -> T:
         link = None
         try:
             async with asyncio.timeout(self._deadline):
                 link = self._idle.pop() if self._idle else await self.connect()
-                result = await work(link)
+                result = await self._work(link, work)
         except BaseException as error:
             # A reply may still be on its way; it must not meet the next question.
             self.drop(link)
@@ -58,6 +61,12 @@ class Links:
             raise
         self._idle.append(link)
         return result
+
+    async def _work(self, link: Any, work: Callable[[Connection[Any]], Awaitable[T]]) -> T:
+        if not self.pooled:
+            return await work(link)
+        async with link.transaction():
+            return await work(link)
 
     async def connect(self) -> Any:
         connection = await self._engine.connect()

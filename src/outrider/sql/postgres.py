@@ -56,11 +56,13 @@ class PostgresOutbox:
             for statement in self._sql.prepare:
                 await link.execute(statement, self.sink)
 
+        self._links.pooled = True  # until a notification shows that there is nobody in between
         await self._links.run(prepare)
         self._wake = wake
         heard = asyncio.Event()
         self._ears = asyncio.create_task(self._listen(heard), name="outrider-listen")
         listens = await self._hears(heard)
+        self._links.pooled = not listens
         where = self._engine.url.render_as_string(hide_password=True)
         return f"{where} ({'notified' if listens else 'polling only: no notification arrives'})"
 
