@@ -89,8 +89,7 @@ async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Serv
         assert numbers == sorted(numbers)
     assert bus.event_count == 200
     async with direct.connect() as connection:
-        held = await connection.scalar(
-            text("SELECT count(*) FROM outbox_lanes WHERE owner IS NULL")
-        )
+        free = text("SELECT count(*) FROM outbox_lanes WHERE owner IS NULL")
+        assert await connection.scalar(free) == 64
     await through.dispose()
     await direct.dispose()
