@@ -8,6 +8,7 @@ import socket
 from datetime import timedelta
 from typing import ClassVar
 
+import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -61,6 +62,18 @@ class PgBouncer(Server):
         return f"postgresql+asyncpg://outrider:x@127.0.0.1:{self.port}/outrider"
 
 
+async def jostle(port: int) -> None:
+    """Others who use the pooler, so that hardly two transactions meet the same process."""
+    link = await asyncpg.connect(
+        f"postgresql://outrider:x@127.0.0.1:{port}/outrider", statement_cache_size=0
+    )
+    try:
+        while True:
+            await link.execute("SELECT pg_sleep(0.002)")
+    finally:
+        link.terminate()
+
+
 async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Services) -> None:
     PgBouncer.upstream = services.another("postgres")  # type: ignore[assignment]
     pooler = services._start_in_new_folder(PgBouncer)
@@ -73,6 +86,7 @@ async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Serv
     bus, seen = InMemoryEventBus(), []
     config = RelayConfig(poll_interval=timedelta(milliseconds=50))
 
+    crowd = [asyncio.create_task(jostle(pooler.port)) for _ in range(6)]
     async with OutboxRelay(SqlOutbox(through), bus, config, on_signal=seen.append):
         for number in range(200):
             async with AsyncSession(direct) as session, session.begin():
@@ -82,8 +96,11 @@ async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Serv
             while bus.event_count < 200:  # noqa: ASYNC110 - nothing tells us but the bus
                 await asyncio.sleep(0.02)
 
+    for one in crowd:
+        one.cancel()
     (started,) = (signal for signal in seen if isinstance(signal, s.RelayStarted))
     assert "polling only" in started.store
+    assert not [signal for signal in seen if isinstance(signal, s.StoreUnavailable)]
     for aggregate in range(7):
         numbers = [e.payload["n"] for e in bus.events_for_aggregate(str(aggregate))]
         assert numbers == sorted(numbers)

@@ -448,4 +448,7 @@ async def test_closing_settles_what_is_in_flight_as_unknown() -> None:
 
 
 async def test_empty_batch_needs_no_broker() -> None:
-    await RabbitMQPublisher("amqp://127.0.0.1:1/").publish_all([])
+    async with listening(acknowledge) as peer, publishing(peer.url) as publisher:
+        await publisher.publish_all([])
+
+    assert peer.conversations == []
