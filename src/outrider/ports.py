@@ -108,6 +108,8 @@ class ClaimedEvent:
     crash_count: int
     max_retries: int | None
     aggregate_key: int
+    problem: str | None = None
+    """Why it cannot be published at all, if the row is damaged."""
 
 
 @dataclass(frozen=True, slots=True)

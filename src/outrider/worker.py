@@ -9,7 +9,12 @@ from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from outrider.errors import BrokerUnavailable, DatabaseUnavailable, PublishFailed
+from outrider.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DatabaseUnavailable,
+    PublishFailed,
+)
 from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, RefusedEvent, Unknown
 from outrider.signals import (
     BatchClaimed,
@@ -75,6 +80,9 @@ class Worker:
             return False
         careful = lanes & self._state.careful
         batch = await self._claim(careful or lanes)
+        if damaged := [RefusedEvent(e, e.problem, None) for e in batch if e.problem]:
+            await self._settle([], damaged, [])
+            return True
         if careful:
             batch = await self._try_carefully(batch, careful)
         if batch:
@@ -174,12 +182,31 @@ class Worker:
                     return cast("Sequence[Outcome]", failed.outcomes)
                 except BrokerUnavailable as error:
                     return [Unknown(str(error))] * len(batch)
+                except (ConfigurationError, TimeoutError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - a publisher of somebody's own
+                    return await self._publish_apart(batch, type(error).__name__)
         except TimeoutError:
             if self._deadline is not None and self._deadline.expired():
                 return None
             return [Unknown(f"no answer within {limit:g} s")] * len(batch)
         finally:
             self._deadline = None
+
+    async def _publish_apart(self, batch: list[ClaimedEvent], error: str) -> Sequence[Outcome]:
+        """The publisher broke its promise and raised; who of these events is to blame?"""
+        if len(batch) == 1:
+            return [Refused(f"the publisher raised {error}")]
+        outcomes: list[Outcome] = []
+        stopped: set[int] = set()
+        for event in batch:
+            outcome: Outcome = Unknown("held back: an earlier event of its aggregate was refused")
+            if event.aggregate_key not in stopped:
+                (outcome,) = await self._publish([event]) or [Unknown("the lease ran out")]
+            if outcome is not ACCEPTED:
+                stopped.add(event.aggregate_key)
+            outcomes.append(outcome)
+        return outcomes
 
     def _refused(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
         attempt = event.retry_count + 1

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import JSON, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outrider import (
@@ -219,6 +219,39 @@ async def test_sink_that_raises_unavailable_is_paused_for(
         await watch.until(lambda: published(watch) == 1)
 
     assert watch.of(s.SinkUnavailable)[0].reason == "down"
+
+
+async def test_publisher_that_raises_costs_only_the_event_to_blame(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    def answer(envelope: EventEnvelope) -> Outcome:
+        if envelope.payload["n"] == 3:
+            raise KeyError("a bug in somebody's publisher")
+        return ACCEPTED
+
+    await record(database, 1, 2, 3, 4, 4, 5)
+
+    async with OutboxRelay(SqlOutbox(database), Sink(answer), FAST, on_signal=watch):
+        await watch.until(lambda: bool(watch.of(s.EventFailed)))
+        await watch.until(lambda: published(watch) == 5)
+
+    assert watch.of(s.EventFailed)[0].reason == "the publisher raised KeyError"
+    assert await states(database) == {"published": 5, "failed": 1}
+
+
+async def test_damaged_row_is_set_aside_and_the_rest_flows(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    await record(database, 1, 1, 2)
+    async with database.begin() as connection:
+        damage = text("UPDATE outbox SET metadata = :damaged WHERE position = 1")
+        await connection.execute(damage.bindparams(bindparam("damaged", {"user_id": 5}, JSON)))
+
+    async with OutboxRelay(SqlOutbox(database), Sink(), FAST, on_signal=watch):
+        await watch.until(lambda: published(watch) == 2)
+
+    assert await column(database, "status") == ["failed", "published", "published"]
+    assert (await column(database, "last_error"))[0] == "its metadata cannot be read"
 
 
 async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(

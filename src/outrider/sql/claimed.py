@@ -39,15 +39,14 @@ class Portions:
 
 
 def event_of(row: Any) -> ClaimedEvent:
-    metadata = row[14]
+    problem = None
+    try:
+        metadata = NO_METADATA if row[14] == "{}" else _decode_metadata(row[14])
+    except msgspec.DecodeError:
+        metadata, problem = NO_METADATA, "its metadata cannot be read"
     envelope = EventEnvelope.stored(
-        row[1],
-        row[3],
-        row[4],
-        row[5],
-        row[6],
-        row[7],
-        row[13].encode(),
-        NO_METADATA if metadata == "{}" else _decode_metadata(metadata),
+        row[1], row[3], row[4], row[5], row[6], row[7], row[13].encode(), metadata
     )
-    return ClaimedEvent(row[0], row[2], envelope, row[8], row[9], row[10], row[11], row[12])
+    retries, crashes, most = row[9:12]
+    place = row[0], row[LANE]
+    return ClaimedEvent(*place, envelope, row[8], retries, crashes, most, row[KEY], problem)
