@@ -179,6 +179,10 @@ class OutboxStore(Protocol):
         """Count a crash against these events in advance; -1 takes it back, as none happened."""
         ...
 
+    async def left(self, most: int, /) -> int:
+        """How many events are pending, counted up to `most`."""
+        ...
+
     async def forget(self, older_than: timedelta, limit: int, /) -> int:
         """Delete the oldest published events of at least that age, `limit` of them at most."""
         ...

@@ -7,7 +7,12 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from outrider.errors import BrokerUnavailable, ConfigurationError, DatabaseUnavailable
+from outrider.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DatabaseUnavailable,
+    OutriderError,
+)
 from outrider.ports import LANES_FREE
 from outrider.relay_state import RelayConfig, RelayState
 from outrider.signals import EventsForgotten, OnSignal, RelayStarted, RelayStopped, WokenUp
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from outrider.ports import EventPublisher, OutboxStore
 
 _FORGET_STEP: Final = 1000
+_COUNTED: Final = 10_000
 _FORGET_AGAIN: Final = 0.1
 _FORGET_LATER: Final = 60.0
 
@@ -111,10 +117,9 @@ class OutboxRelay:
                 for helper in helpers:
                     helper.cancel()
         finally:
-            await self._close()
-            published = sum(worker.published for worker in self._workers)
-            name = self.config.name
-            state.signal(RelayStopped(relay=name, sink=state.sink, published=published))
+            left = await self._close()
+            published, name = sum(worker.published for worker in self._workers), self.config.name
+            state.signal(RelayStopped(relay=name, sink=state.sink, published=published, left=left))
 
     async def _open(self) -> str:
         """Connect to the store, however long it takes; a sink that is down is met later."""
@@ -178,9 +183,13 @@ class OutboxRelay:
             pause = _FORGET_AGAIN if forgotten == _FORGET_STEP else _FORGET_LATER
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spread, not secret
 
-    async def _close(self) -> None:
-        with suppress(DatabaseUnavailable, TimeoutError):
+    async def _close(self) -> int | None:
+        """Give everything back; how many events are left, if that can be said."""
+        left = None
+        with suppress(OutriderError, TimeoutError):
             async with asyncio.timeout(2):
                 await self._state.store.release(self._state.id, None)
+                left = await self._state.store.left(_COUNTED)
         await self._state.store.close()
         await self._state.publisher.close()
+        return left

@@ -26,11 +26,12 @@ class RelayStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayStopped:
-    """The relay has ended; what is left waits for the next one."""
+    """The relay has ended; what is left waits for the next one. None if nobody could tell."""
 
     relay: str
     sink: str
     published: int
+    left: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -282,7 +282,7 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
     slow.before = wait
     patient = RelayConfig(lease=timedelta(seconds=60), loops=1, batch_size=10)
     await record(database, *range(30))
-    first = OutboxRelay(SqlOutbox(database), slow, patient)
+    first = OutboxRelay(SqlOutbox(database), slow, patient, on_signal=watch)
     await first.start()
     await entered.wait()
     stopping = asyncio.create_task(first.stop())
@@ -292,10 +292,11 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
 
     assert len(slow.got) == 10
     assert await states(database) == {"published": 10, "pending": 20}
+    assert watch.of(s.RelayStopped)[0].left == 20
 
     heir = Sink()
     async with OutboxRelay(SqlOutbox(database), heir, patient, on_signal=watch):
-        await watch.until(lambda: published(watch) == 20)
+        await watch.until(lambda: published(watch) == 30)
     assert not {e.event_id for e in heir.got} & {e.event_id for e in slow.got}
 
 

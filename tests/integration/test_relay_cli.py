@@ -109,7 +109,7 @@ def test_relay_says_what_is_connected_and_ends_on_sigterm(
 
     assert relay.wait(30) == 0, log.read_text()
     text = log.read_text()
-    assert text.count("stopped after 0 events") == int(workers)
+    assert text.count("stopped after 0 events, 0 left") == int(workers)
     assert "(notified)" in text
     for secret in (services.postgres.password, services.rabbitmq.password):
         assert secret not in text

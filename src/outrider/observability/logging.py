@@ -48,7 +48,9 @@ def _log_state(signal: _StateSignal) -> None:
         case s.RelayStarted(relay=relay, store=store, publisher=publisher):
             _relay.info("relay %s started: %s -> %s", relay, store, publisher)
         case s.RelayStopped():
-            _relay.info("relay %s stopped after %d events", signal.relay, signal.published)
+            left = "an unknown number" if signal.left is None else f"{signal.left:,}"
+            text = "relay %s stopped after %d events, %s left"
+            _relay.info(text, signal.relay, signal.published, left)
         case s.LanesChanged():
             _relay.info("relay %s has %d lanes", signal.relay, signal.lanes)
         case s.LeaseWasLost():

@@ -157,6 +157,9 @@ class PostgresOutbox:
         where = [e.position for e in events], [e.lane for e in events]
         await self._links.run(lambda link: link.execute(self._sql.suspect, *fence, *where, by))
 
+    async def left(self, most: int, /) -> int:
+        return await self._links.run(lambda link: link.fetchval(self._sql.left, self.sink, most))
+
     async def forget(self, older_than: timedelta, limit: int, /) -> int:
         return await self._links.run(
             lambda link: _deleted(link, self._sql.forget, self.sink, limit, older_than)

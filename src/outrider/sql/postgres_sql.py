@@ -143,6 +143,13 @@ FROM unnest($5::bigint[], $6::smallint[]) AS tried (at, lane)
 WHERE settled.position = tried.at AND tried.lane IN (SELECT lane FROM held)
 """  # noqa: S608
 
+# $2 the most to count: on a large table all of them would take long
+LEFT = f"""
+SELECT count(*) FROM (
+    SELECT FROM {{outbox}} WHERE status = '{PENDING}' AND sink = $1 LIMIT $2
+) AS pending
+"""  # noqa: S608
+
 # Only the oldest few are looked at, so that a step is short whatever the table's size.
 # $2 how many, $3 age
 FORGET = f"""
@@ -182,4 +189,5 @@ class Sql:
         self.accept = fill(ACCEPT)
         self.refuse = fill(REFUSE)
         self.suspect = fill(SUSPECT)
+        self.left = fill(LEFT)
         self.forget = fill(FORGET)

@@ -138,6 +138,11 @@ class SqliteOutbox:
         tried = [{**self._fence(relay, tokens, event), "by": by} for event in events]
         await self._run(lambda db: db.executemany(self._sql.suspect, tried).rowcount)
 
+    async def left(self, most: int, /) -> int:
+        facts = {"sink": self.sink, "most": most}
+        (count,) = await self._run(lambda db: db.execute(self._sql.left, facts).fetchone())
+        return int(count)
+
     async def forget(self, older_than: timedelta, limit: int, /) -> int:
         facts = {"sink": self.sink, "limit": limit, "wait": _before(older_than)}
         return await self._run(lambda db: db.execute(self._sql.forget, facts).rowcount)

@@ -80,6 +80,11 @@ WHERE position = :position AND status = '{PENDING}' AND {_HELD}
 SUSPECT = f"""
 UPDATE {{outbox}} SET crash_count = crash_count + :by WHERE position = :position AND {_HELD}
 """  # noqa: S608
+LEFT = f"""
+SELECT count(*) FROM (
+    SELECT 1 FROM {{outbox}} WHERE status = '{PENDING}' AND sink = :sink LIMIT :most
+)
+"""  # noqa: S608
 FORGET = f"""
 DELETE FROM {{outbox}} WHERE position IN (
     SELECT position FROM (
@@ -112,3 +117,4 @@ class Sql:
         self.take, self.give, self.goodbye = fill(TAKE), fill(GIVE), fill(GOODBYE)
         self.claim, self.count, self.accept = fill(CLAIM), fill(COUNT), fill(ACCEPT)
         self.refuse, self.suspect, self.forget = fill(REFUSE), fill(SUSPECT), fill(FORGET)
+        self.left = fill(LEFT)
