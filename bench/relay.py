@@ -50,10 +50,12 @@ OURS = "outrider to RabbitMQ"
 BARE_NOOP = "bare claim, settle"
 OURS_NOOP = "outrider to nowhere"
 
+# Ids that grow with time, as the library's own do.
 FILL = """
 INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id, payload,
     occurred_at)
-SELECT gen_random_uuid(), (key % 64 + 64) % 64, key, $2, 'order', 'order-' || a,
+SELECT overlay(gen_random_uuid()::text placing lpad(to_hex(n), 8, '0') from 1 for 8)::uuid,
+    (key % 64 + 64) % 64, key, $2, 'order', 'order-' || a,
     $3::text::jsonb, now()
 FROM (SELECT n, n % $4::int AS a, hashint8extended(n % $4::int, 0) AS key
       FROM generate_series(1, $1::int) AS n) AS made

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from outrider.errors import BrokerUnavailable, PublishFailed, PublishRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -37,7 +38,8 @@ class Unknown:
 
 
 Outcome = Accepted | Refused | Unknown
-ACCEPTED = Accepted()
+ACCEPTED: Final = Accepted()
+HELD_BACK: Final = Unknown("held back: an earlier event of its aggregate was not accepted")
 
 
 def raise_unless_accepted(outcomes: Sequence[Outcome]) -> None:
@@ -86,10 +88,68 @@ class EventHandler(Protocol):
 
 @runtime_checkable
 class EventSubscriber(Protocol):
-    """Brings events to handlers, which are called in the order of their registration."""
+    """Brings events to handlers, which are called in the order of their registration.
+
+    A type may be a pattern: `order.*` stands for all that begin so, `*` for every type.
+    """
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None: ...
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Delivery:
+    """A message in a consumer's hands."""
+
+    envelope: EventEnvelope | None
+    """None if the message is no event; `problem` says why."""
+    problem: str | None = None
+    deliveries: int = 1
+    """How often the broker has handed it out, as far as it counts."""
+    message: Any = None
+    """The source's own."""
+    lost: bool = False
+    """The broker hands it to somebody again; the source sets this, and nothing more is done."""
+
+
+@runtime_checkable
+class EventSource(Protocol):
+    """Receives from a broker: at least once, and in order per aggregate.
+
+    What is not acknowledged comes again, the oldest first, after `close`, a lost connection or a
+    crash. `receive` waits a while for up to `limit` messages, and may return none; it raises
+    BrokerUnavailable if waiting may help. `set_aside` puts the message where people find it, and
+    acknowledges it then. Both raise BrokerUnavailable if that cannot be done now, and do nothing
+    with a delivery that is lost. `open` and `close` are those of a publisher.
+    """
+
+    async def open(self) -> None: ...
+    async def receive(self, limit: int, /) -> Sequence[Delivery]: ...
+    async def acknowledge(self, delivery: Delivery, /) -> None: ...
+    async def set_aside(self, delivery: Delivery, reason: str, /) -> None: ...
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ProcessedEventStore(Protocol):
+    """Remembers which handler has dealt with which event."""
+
+    async def contains(self, event_id: UUID, handler_name: str, /) -> bool: ...
+    async def mark(self, event_id: UUID, handler_name: str, /) -> None: ...
+    async def delete_before(self, moment: datetime, /) -> int: ...
+
+
+@runtime_checkable
+class Inbox(Protocol):
+    """Lets a handler take effect once.
+
+    Entering tells whether this handler is to deal with the event now; leaving without an error
+    remembers that it has. A transactional one does both in the handler's own transaction.
+    """
+
+    def once(
+        self, envelope: EventEnvelope, handler_name: str, /
+    ) -> AbstractAsyncContextManager[bool]: ...
 
 
 LANES_FREE: Final = "lanes"

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from outrider.errors import (
     BrokerUnavailable,
-    ConfigurationError,
     DatabaseUnavailable,
     OutriderError,
 )
 from outrider.ports import LANES_FREE
 from outrider.relay_state import RelayConfig, RelayState
+from outrider.running import Running
 from outrider.signals import EventsForgotten, OnSignal, RelayStarted, RelayStopped, WokenUp
 from outrider.worker import Worker
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from outrider.ports import EventPublisher, OutboxStore
 
 _FORGET_STEP: Final = 1000
@@ -29,7 +27,7 @@ _FORGET_AGAIN: Final = 0.1
 _FORGET_LATER: Final = 60.0
 
 
-class OutboxRelay:
+class OutboxRelay(Running):
     """Moves events from a store to a publisher until it is stopped or cancelled.
 
     `await relay.run()`, or `async with relay:`, or `start()` and `stop()`.
@@ -43,59 +41,16 @@ class OutboxRelay:
         *,
         on_signal: OnSignal | None = None,
     ) -> None:
+        super().__init__()
         self.config = config or RelayConfig()
+        self._grace = self.config.grace
         self._state = RelayState(store, publisher, self.config, on_signal)
+        self._stopping = self._state.stopping
         self._workers = [Worker(self._state, number) for number in range(self.config.loops)]
         self._renew_now = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Run in a task of its own; returns once it is connected to the store."""
-        if self._task is not None:
-            raise ConfigurationError("this relay was started before; make a new one")
-        opened = asyncio.Event()
-        self._task = asyncio.create_task(self._run(opened), name="outrider-relay")
-        waiting = asyncio.create_task(opened.wait())
-        await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._task.done():
-            await self._task
-
-    async def stop(self) -> None:
-        """Finish or give back what is in hand, release the lanes, close; safe to call twice."""
-        self._state.stopping.set()
+    def _stop_soon(self) -> None:
         self._wake_workers()
-        if self._task is None:
-            return
-        await asyncio.wait({self._task}, timeout=self.config.grace.total_seconds())
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    async def run(self) -> None:
-        """Run until stopped; cancelling it ends it cleanly."""
-        # A task of its own, so that `stop` can end it when its grace time is over.
-        task = self._task = asyncio.create_task(self._run(asyncio.Event()), name="outrider-relay")
-        try:
-            await asyncio.wait({task})
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-        if not task.cancelled():
-            task.result()
 
     async def _run(self, opened: asyncio.Event) -> None:
         state = self._state

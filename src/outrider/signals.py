@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,6 +146,63 @@ class EventsForgotten:
     events: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConsumerStarted:
+    """The consumer receives; `source` is a description without secrets."""
+
+    consumer: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerStopped:
+    """The consumer has ended; what it had not acknowledged goes back to the broker."""
+
+    consumer: str
+    handled: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventHandled:
+    """A handler was called, or skipped because it had dealt with the event before."""
+
+    handler: str
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+    outcome: Literal["ok", "duplicate", "retry", "dead"]
+    attempt: int
+    took: timedelta
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventSetAside:
+    """A message lies among the dead letters now; a person must look."""
+
+    consumer: str
+    event_id: UUID | None
+    event_type: str | None
+    correlation_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceUnavailable:
+    """The broker, or what handlers depend on, does not answer; the consumer pauses."""
+
+    consumer: str
+    reason: str
+    wait: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceAvailable:
+    """It answers again."""
+
+    consumer: str
+
+
 Signal = (
     RelayStarted
     | RelayStopped
@@ -161,5 +218,11 @@ Signal = (
     | LeaseWasLost
     | WokenUp
     | EventsForgotten
+    | ConsumerStarted
+    | ConsumerStopped
+    | EventHandled
+    | EventSetAside
+    | SourceUnavailable
+    | SourceAvailable
 )
 OnSignal = Callable[[Signal], None]

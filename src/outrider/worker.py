@@ -15,7 +15,7 @@ from outrider.errors import (
     DatabaseUnavailable,
     PublishFailed,
 )
-from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, RefusedEvent, Unknown
+from outrider.ports import ACCEPTED, HELD_BACK, Accepted, Outcome, Refused, RefusedEvent, Unknown
 from outrider.signals import (
     BatchClaimed,
     BatchPublished,
@@ -200,7 +200,7 @@ class Worker:
         outcomes: list[Outcome] = []
         stopped: set[int] = set()
         for event in batch:
-            outcome: Outcome = Unknown("held back: an earlier event of its aggregate was refused")
+            outcome: Outcome = HELD_BACK
             if event.aggregate_key not in stopped:
                 (outcome,) = await self._publish([event]) or [Unknown("the lease ran out")]
             if outcome is not ACCEPTED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from outrider.ports import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ class InMemoryEventBus:
         for envelope in envelopes:
             aggregate = (envelope.aggregate_type, envelope.aggregate_id)
             if aggregate in stopped:
-                outcomes.append(Unknown("held back: an earlier event of its aggregate was refused"))
+                outcomes.append(HELD_BACK)
                 continue
             outcome = await self._deliver(envelope)
             if outcome is not ACCEPTED:

@@ -20,8 +20,17 @@ if TYPE_CHECKING:
         | s.SinkAvailable
         | s.StoreAvailable
     )
+    _ConsumerSignal = (
+        s.ConsumerStarted
+        | s.ConsumerStopped
+        | s.EventHandled
+        | s.EventSetAside
+        | s.SourceUnavailable
+        | s.SourceAvailable
+    )
 
 _relay: Final = logging.getLogger("outrider.relay")
+_consumer: Final = logging.getLogger("outrider.consumer")
 _audit: Final = logging.getLogger("outrider.audit")
 
 
@@ -39,6 +48,15 @@ def log_signals(signal: s.Signal) -> None:
             _relay.debug("forgot %d published events", signal.events)
         case s.BatchClaimed() | s.WokenUp():
             pass
+        case (
+            s.ConsumerStarted()
+            | s.ConsumerStopped()
+            | s.EventHandled()
+            | s.EventSetAside()
+            | s.SourceUnavailable()
+            | s.SourceAvailable()
+        ):
+            _log_consumer(signal)
         case _:
             _log_state(signal)
 
@@ -67,6 +85,37 @@ def _log_state(signal: _StateSignal) -> None:
             assert_never(signal)
 
 
+def _log_consumer(signal: _ConsumerSignal) -> None:
+    match signal:
+        case s.ConsumerStarted():
+            _consumer.info("consumer %s started: %s", signal.consumer, signal.source)
+        case s.ConsumerStopped():
+            _consumer.info("consumer %s stopped after %d events", signal.consumer, signal.handled)
+        case s.EventHandled():
+            _log_handled(signal)
+        case s.EventSetAside():
+            _consumer.critical("message set aside, a person must look", extra=_facts(signal))
+        case s.SourceUnavailable():
+            _consumer.warning("broker unavailable, waiting: %s", signal.reason)
+        case s.SourceAvailable():
+            _consumer.info("broker available again")
+        case _:
+            assert_never(signal)
+
+
+def _log_handled(signal: s.EventHandled) -> None:
+    facts = {**_facts(signal), "outcome": signal.outcome, "duration_ms": _milliseconds(signal.took)}
+    match signal.outcome:
+        case "ok":
+            _audit.info("event handled", extra=facts)
+        case "duplicate":
+            _audit.info("event handled before, skipped", extra=facts)
+        case "retry" | "dead":
+            _consumer.warning("handler failed", extra=facts)
+        case _:
+            assert_never(signal.outcome)
+
+
 def _log_published(signal: s.BatchPublished) -> None:
     """One line per event: who looks for a correlation id finds when the sink took it."""
     if _audit.isEnabledFor(logging.INFO):
@@ -82,15 +131,13 @@ def _log_published(signal: s.BatchPublished) -> None:
             _audit.info("event published", extra=facts)
 
 
-def _facts(signal: s.PublishRetried | s.EventFailed) -> dict[str, Any]:
-    return {
-        "sink": signal.sink,
-        "event_id": str(signal.event_id),
-        "event_type": signal.event_type,
-        "correlation_id": signal.correlation_id,
-        "attempt": signal.attempt,
-        "reason": signal.reason,
-    }
+def _facts(
+    signal: s.PublishRetried | s.EventFailed | s.EventHandled | s.EventSetAside,
+) -> dict[str, Any]:
+    """What a signal says of its event, under the names that people search for."""
+    names = ("sink", "consumer", "handler", "event_type", "correlation_id", "attempt", "reason")
+    facts = {name: getattr(signal, name) for name in names if hasattr(signal, name)}
+    return {**facts, "event_id": str(signal.event_id) if signal.event_id else None}
 
 
 def _milliseconds(duration: timedelta) -> float:

@@ -27,25 +27,26 @@ class HeldRows:
     """The rows of one transaction in the order they were recorded, each with its savepoints."""
 
     def __init__(self) -> None:
-        self._rows: dict[UUID, tuple[Row, Sequence[object]]] = {}
+        self._rows: dict[tuple[UUID, str], tuple[Row, Sequence[object]]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, rows: Iterable[Row], savepoints: Sequence[object]) -> int:
-        """Hold these rows; the same event again is held once, and counted once."""
-        new: dict[UUID, tuple[Row, Sequence[object]]] = {}
+        """Hold these rows; the same event again is held once. How many events are new?"""
+        new: dict[tuple[UUID, str], tuple[Row, Sequence[object]]] = {}
         for row in rows:
-            known = self._rows.get(row.id) or new.get(row.id)
+            key = (row.id, row.sink)
+            known = self._rows.get(key) or new.get(key)
             if known is None:
-                new[row.id] = row, savepoints
+                new[key] = row, savepoints
             elif known[0] != row:
                 raise InvalidEvent(
                     f"{row.event_type}: event {row.id} was recorded before in this transaction, "
                     "with other contents; give the second one an id of its own"
                 )
         self._rows.update(new)
-        return len(new)
+        return len({event_id for event_id, _ in new})
 
     def take(self) -> list[Row]:
         rows = [row for row, _ in self._rows.values()]

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outrider.context import current_metadata
 from outrider.envelope import EventEnvelope
 from outrider.errors import ConfigurationError, InvalidEvent
+from outrider.routing import Routes
 from outrider.sql import connection_hook, session_hook
 from outrider.sql.aggregates import COLLECTOR
 from outrider.sql.rows import Row, insert, row_of
@@ -20,7 +21,7 @@ from outrider.sql.wakeup import waker_of
 from outrider.strict_json import DEFAULT_LIMITS, Limits, encode_untyped
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from sqlalchemy import Engine
 
@@ -51,7 +52,7 @@ class Outbox:
     """Writes events with the caller's own changes: both are committed, or neither is.
 
     Rows are inserted by one statement just before the commit, after every other write, and
-    relays are woken up after it.
+    relays are woken up after it. Routes say which sinks an event goes to, one row for each.
     """
 
     def __init__(
@@ -60,15 +61,20 @@ class Outbox:
         *,
         limits: Limits = DEFAULT_LIMITS,
         wake_up: bool = True,
+        routes: Routes | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self.tables = tables or OutboxTables()
+        self.routes = routes if isinstance(routes, Routes) else Routes(routes)
         self.limits = limits
         self.wake_up = wake_up
 
     def record(self, target: Target, *events: Event | EventEnvelope) -> Recorded:
         """Record events in the transaction of a session or connection; nothing is sent yet."""
         sync = _sync_of(target)
-        rows = [row_of(self._envelope(event)) for event in events]
+        rows: list[Row] = []
+        for event in events:
+            envelope = self._envelope(event)
+            rows += [row_of(envelope, sink) for sink in self.routes.of(envelope.event_type)]
         self._check_transaction(sync)
         if isinstance(sync, Session):
             return Recorded(session_hook.hold(sync, self, rows))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outrider.errors import OutriderError
 from outrider.ports import LANES_FREE, Lease
+from outrider.routing import DEFAULT_SINK
 from outrider.sql.claimed import KEY, LANE, Portions, event_of
 from outrider.sql.floors import Floors
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.links import Links
 from outrider.sql.postgres_sql import Sql
-from outrider.sql.tables import DEFAULT_SINK, OutboxTables
+from outrider.sql.tables import OutboxTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from outrider.sql.tables import DEFAULT_SINK
+from outrider.routing import DEFAULT_SINK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

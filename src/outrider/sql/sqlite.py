@@ -12,11 +12,12 @@ from uuid import UUID
 
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.ports import LANES_FREE, Lease
+from outrider.routing import DEFAULT_SINK
 from outrider.sql.claimed import event_of
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.rows import LANES
 from outrider.sql.sqlite_sql import Sql
-from outrider.sql.tables import DEFAULT_SINK, OutboxTables
+from outrider.sql.tables import OutboxTables
 from outrider.sql.wakeup import waker_of
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
     event,
     inspect,
@@ -31,16 +32,17 @@ from sqlalchemy.orm import registry
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
+from outrider.routing import DEFAULT_SINK
 from outrider.sql.names import OutboxNames
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
+    from sqlalchemy.schema import SchemaItem
     from sqlalchemy.sql.compiler import SQLCompiler
 
 PENDING: Final = "pending"
 PUBLISHED: Final = "published"
 FAILED: Final = "failed"
-DEFAULT_SINK: Final = "default"
 # The text form that SQLAlchemy gives a datetime in SQLite; it sorts as time does.
 SQLITE_NOW: Final = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
 
@@ -129,16 +131,16 @@ class OutboxTables:
             Column("applied_at", UtcDateTime, nullable=False, server_default=_Now()),
         )
 
-    def _table(self, key: str, *columns: Column[Any], **options: Any) -> Table:
+    def _table(self, key: str, *parts: SchemaItem, **options: Any) -> Table:
         return Table(
-            self.names.all[key], self.metadata, *columns, schema=self.names.schema, **options
+            self.names.all[key], self.metadata, *parts, schema=self.names.schema, **options
         )
 
     def _outbox(self) -> Table:
         table = self._table(
             "outbox",
             Column("position", _Position, Identity(always=True), primary_key=True),
-            Column("id", Uuid, nullable=False, unique=True),
+            Column("id", Uuid, nullable=False),
             Column("sink", Text, nullable=False, server_default=text(f"'{DEFAULT_SINK}'")),
             Column("lane", SmallInteger, nullable=False),
             Column("aggregate_key", BigInteger, nullable=False),
@@ -158,6 +160,8 @@ class OutboxTables:
             Column("last_error", Text),
             Column("published_at", UtcDateTime),
             Column("delivery", BigInteger),
+            # One event goes to several sinks as so many rows; with one sink, id is the key.
+            UniqueConstraint("id", "sink"),
             sqlite_autoincrement=True,
         )
         self._add_indexes(table)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from outrider.ports import ACCEPTED, Outcome, Refused, Unknown
+from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outrider.brokers.rabbitmq.wire import Lost
     from outrider.envelope import EventEnvelope
-
-HELD_BACK: Final = Unknown("held back: an earlier event of its aggregate was not accepted")
 
 
 class Batch:

@@ -1,6 +1,6 @@
 CREATE TABLE {outbox} (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id uuid NOT NULL UNIQUE,
+    id uuid NOT NULL,
     sink text NOT NULL DEFAULT 'default',
     lane smallint NOT NULL,
     aggregate_key bigint NOT NULL,
@@ -18,7 +18,8 @@ CREATE TABLE {outbox} (
     max_retries integer,
     next_retry_at timestamptz,
     last_error text,
-    published_at timestamptz
+    published_at timestamptz,
+    UNIQUE (id, sink)
 ) WITH (
     -- Settled rows leave dead entries in front of the pending ones; the default waits too long.
     autovacuum_vacuum_scale_factor = 0.01,

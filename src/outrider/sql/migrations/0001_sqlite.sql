@@ -19,7 +19,7 @@ CREATE TABLE {outbox} (
     next_retry_at DATETIME,
     last_error TEXT,
     published_at DATETIME,
-    UNIQUE (id)
+    UNIQUE (id, sink)
 );
 CREATE INDEX {pending_index} ON {outbox} (sink, position) WHERE status = 'pending';
 CREATE INDEX {aggregate_index} ON {outbox} (aggregate_key, position) WHERE status = 'pending';

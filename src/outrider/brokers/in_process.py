@@ -1,0 +1,108 @@
+"""In-process handlers as a sink: a relay brings events to functions of the same program."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from outrider.calls import HandlerCalls
+from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from outrider.calls import Failure
+    from outrider.envelope import EventEnvelope
+    from outrider.ports import EventHandler, Inbox
+    from outrider.scopes import ScopeFactory
+    from outrider.signals import OnSignal
+
+
+class InProcessPublisher:
+    """Calls every handler of an event, each in a scope of its own, and refuses the event if one
+    fails; on a retry only those that failed are called again. An event without a handler is
+    accepted. Different aggregates are handled side by side. With an inbox, handlers take effect
+    once, also over restarts.
+    """
+
+    def __init__(
+        self,
+        handlers: Iterable[tuple[str, EventHandler]] = (),
+        *,
+        scope: ScopeFactory | None = None,
+        inbox: Inbox | None = None,
+        handler_timeout: timedelta | None = timedelta(seconds=10),
+        concurrency: int = 16,
+        on_signal: OnSignal | None = None,
+    ) -> None:
+        self._concurrency = concurrency
+        self._handlers = Subscriptions(handlers)
+        self._calls = HandlerCalls(
+            scope=scope, inbox=inbox, timeout=handler_timeout, on_signal=on_signal
+        )
+
+    def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
+        self._handlers.subscribe(event_type, handler)
+
+    def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
+        self._handlers.subscribe_all(event_types, handler)
+
+    async def open(self) -> None:
+        self._calls.check(handler for _, handler in self._handlers)
+
+    async def close(self) -> None:
+        """Nothing to disconnect from."""
+
+    def __str__(self) -> str:
+        return "handlers of this process"
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        outcomes: list[Outcome] = [HELD_BACK] * len(envelopes)
+        lines: dict[tuple[str, str], list[int]] = {}
+        for index, envelope in enumerate(envelopes):
+            aggregate = (envelope.aggregate_type, envelope.aggregate_id)
+            lines.setdefault(aggregate, []).append(index)
+        slots = asyncio.Semaphore(self._concurrency)
+        async with asyncio.TaskGroup() as tasks:
+            for line in lines.values():
+                tasks.create_task(self._deliver_line(envelopes, line, outcomes, slots))
+        # Not before all is over: should this call be cancelled, it is repeated with every event.
+        for envelope, outcome in zip(envelopes, outcomes, strict=True):
+            if outcome is ACCEPTED:
+                self._calls.forget(envelope.event_id)
+        raise_unless_accepted(outcomes)
+
+    async def _deliver_line(
+        self,
+        envelopes: Sequence[EventEnvelope],
+        line: Sequence[int],
+        outcomes: list[Outcome],
+        slots: asyncio.Semaphore,
+    ) -> None:
+        """The events of one aggregate, up to the first that is not accepted."""
+        for index in line:
+            envelope = envelopes[index]
+            async with slots:
+                failures = await self._calls.deliver(
+                    envelope, self._handlers.of(envelope.event_type)
+                )
+            outcomes[index] = _outcome(failures)
+            if failures:
+                return
+
+
+def _outcome(failures: Sequence[Failure]) -> Outcome:
+    if not failures:
+        return ACCEPTED
+    reason = "; ".join(failure.reason for failure in failures)
+    errors = [failure.error for failure in failures if isinstance(failure.error, Exception)]
+    error = ExceptionGroup(reason, errors) if errors else None
+    # An event is refused for its own fault only, not because a database is away.
+    if all(failure.verdict == "wait" for failure in failures):
+        return Unknown(reason, error)
+    return Refused(reason, error)

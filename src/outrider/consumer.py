@@ -1,0 +1,290 @@
+"""The consumer: receives events from a broker and brings them to handlers, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from outrider.calls import HandlerCalls
+from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.pauses import Pause
+from outrider.retry import ExponentialRetry, RetryPolicy
+from outrider.running import Running
+from outrider.signals import (
+    ConsumerStarted,
+    ConsumerStopped,
+    EventSetAside,
+    SourceAvailable,
+    SourceUnavailable,
+)
+from outrider.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from outrider.calls import Failure
+    from outrider.envelope import EventEnvelope
+    from outrider.ports import Delivery, EventHandler, EventSource, Inbox
+    from outrider.scopes import ScopeFactory
+    from outrider.signals import OnSignal, Signal
+
+
+T = TypeVar("T")
+
+
+def _patient() -> RetryPolicy:
+    return ExponentialRetry(
+        first=timedelta(milliseconds=200), cap=timedelta(seconds=30), attempts=8
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig:
+    """How a consumer works."""
+
+    name: str = "consumer"
+    """What people see."""
+    concurrency: int = 16
+    """How many events are handled at once, each of another aggregate; more needs more
+    connections to the database."""
+    in_hand: int = 256
+    """Most messages taken from the broker and not acknowledged; what a crash repeats."""
+    handler_timeout: timedelta | None = timedelta(seconds=30)
+    """How long one handler may take for one event."""
+    retry: RetryPolicy = field(default_factory=_patient)
+    """When a failed event is tried again; its aggregate waits meanwhile."""
+    max_deliveries: int | None = 100
+    """How often a broker that counts may hand out a message before it is set aside unseen: it
+    may be what kills the consumer."""
+    unhandled: Literal["acknowledge", "set aside"] = "acknowledge"
+    """What becomes of events that no handler subscribed to."""
+    grace: timedelta = timedelta(seconds=25)
+    """How long `stop` waits for handlers that run."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 1"
+            for name in ("concurrency", "in_hand", "max_deliveries")
+            if (value := getattr(self, name)) is not None and value < 1
+        ]
+        if self.unhandled not in ("acknowledge", "set aside"):
+            problems.append('unhandled must be "acknowledge" or "set aside"')
+        if problems:
+            raise ConfigurationError("consumer: " + "; ".join(problems))
+
+
+class EventConsumer(Running):
+    """Runs handlers for what a source receives, and acknowledges after they are done.
+
+    Events of one aggregate are handled one after the other, different aggregates side by side.
+    A handler that fails is called again after a while, and what comes behind waits; at the end
+    of its attempts, or if it cannot be decoded, a message is set aside and the rest goes on. A
+    database that is away costs no attempt.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        handlers: Iterable[tuple[str, EventHandler]] = (),
+        config: ConsumerConfig | None = None,
+        *,
+        scope: ScopeFactory | None = None,
+        inbox: Inbox | None = None,
+        on_signal: OnSignal | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config or ConsumerConfig()
+        self._grace = self.config.grace
+        self._source, self._on_signal = source, on_signal
+        self._handlers = Subscriptions(handlers)
+        self._calls = HandlerCalls(
+            scope=scope,
+            inbox=inbox,
+            timeout=self.config.handler_timeout,
+            on_signal=on_signal,
+        )
+        self._lines: dict[tuple[str, str], deque[Delivery]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(self.config.concurrency)
+        self._in_hand = 0
+        self._changed = asyncio.Event()
+        self._handled = 0
+        self._pause = Pause()
+
+    def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
+        self._handlers.subscribe(event_type, handler)
+
+    def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
+        self._handlers.subscribe_all(event_types, handler)
+
+    async def _run(self, opened: asyncio.Event) -> None:
+        self._calls.check(handler for _, handler in self._handlers)
+        receiving = asyncio.create_task(self._receive(opened), name="outrider-receive")
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                receiving.result()
+            receiving.cancel()
+            await asyncio.wait({receiving})
+            if self._workers:
+                await asyncio.wait(self._workers)
+        finally:
+            await self._end(receiving, stopping, *self._workers)
+            await self._source.close()
+            stopped = ConsumerStopped(consumer=self.config.name, handled=self._handled)
+            self._signal(stopped)
+
+    async def _end(self, *tasks: asyncio.Task[object]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self, opened: asyncio.Event) -> None:
+        await self._until_available(self._source.open)
+        self._signal(ConsumerStarted(consumer=self.config.name, source=str(self._source)))
+        opened.set()
+        while True:
+            while self._in_hand >= self.config.in_hand:
+                self._changed.clear()
+                await self._changed.wait()
+            room = self.config.in_hand - self._in_hand
+            for delivery in await self._until_available(lambda: self._source.receive(room)):  # noqa: B023 - called at once
+                self._take(delivery)
+
+    async def _until_available(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do it, however long the broker is away."""
+        while True:
+            try:
+                result = await work()
+            except BrokerUnavailable as error:
+                await self._wait_for(str(error))
+            else:
+                self._is_back()
+                return result
+
+    async def _wait_for(self, reason: str) -> None:
+        wait = self._pause.longer()
+        if self._pause.began:
+            down = SourceUnavailable(consumer=self.config.name, reason=reason, wait=wait)
+            self._signal(down)
+        await self._sleep(wait)
+
+    def _is_back(self) -> None:
+        if self._pause.end():
+            self._signal(SourceAvailable(consumer=self.config.name))
+
+    def _take(self, delivery: Delivery) -> None:
+        """Put it at the end of its aggregate's line; a new line gets a worker."""
+        self._in_hand += 1
+        line = _line_of(delivery)
+        if line in self._lines:
+            self._lines[line].append(delivery)
+            return
+        self._lines[line] = deque([delivery])
+        worker = asyncio.create_task(self._work(line), name="outrider-handle")
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    async def _work(self, line: tuple[str, str]) -> None:
+        waiting = self._lines[line]
+        try:
+            while waiting:
+                if not self._stopping.is_set():
+                    await self._handle(waiting[0])
+                waiting.popleft()
+                self._in_hand -= 1
+                self._changed.set()
+        finally:
+            del self._lines[line]
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """Until it is acknowledged or set aside; or lost, or we stop, and it comes again."""
+        envelope, limit = delivery.envelope, self.config.max_deliveries
+        if envelope is None:
+            await self._set_aside(delivery, delivery.problem or "no event")
+        elif limit is not None and delivery.deliveries > limit:
+            await self._set_aside(delivery, f"was handed out {delivery.deliveries} times")
+        elif not (handlers := self._handlers.of(envelope.event_type)):
+            await self._leave(delivery)
+        else:
+            await self._try(delivery, envelope, handlers)
+            self._calls.forget(envelope.event_id)
+
+    async def _try(
+        self, delivery: Delivery, envelope: EventEnvelope, handlers: Sequence[EventHandler]
+    ) -> None:
+        attempt, outage = 1, Pause()
+        while not (delivery.lost or self._stopping.is_set()):
+            wait = self.config.retry.delay_after(attempt)
+            async with self._slots:
+                failures = await self._calls.deliver(
+                    envelope, handlers, attempt=attempt, last=wait is None
+                )
+            if not failures:
+                self._handled += 1
+                await self._settle(delivery, lambda: self._source.acknowledge(delivery))
+                return
+            counted = [failure for failure in failures if failure.verdict != "wait"]
+            if counted and (wait is None or any(f.verdict == "never" for f in counted)):
+                await self._set_aside(delivery, _reason(failures))
+                return
+            if counted:
+                attempt += 1
+            await self._sleep(wait if counted and wait is not None else outage.longer())
+
+    async def _leave(self, delivery: Delivery) -> None:
+        if self.config.unhandled == "set aside":
+            await self._set_aside(delivery, "no handler subscribed to its type")
+        else:
+            await self._settle(delivery, lambda: self._source.acknowledge(delivery))
+
+    async def _set_aside(self, delivery: Delivery, reason: str) -> None:
+        if not await self._settle(delivery, lambda: self._source.set_aside(delivery, reason)):
+            return
+        envelope = delivery.envelope
+        self._signal(
+            EventSetAside(
+                consumer=self.config.name,
+                event_id=envelope.event_id if envelope else None,
+                event_type=envelope.event_type if envelope else None,
+                correlation_id=envelope.metadata.correlation_id if envelope else None,
+                reason=reason,
+            )
+        )
+
+    async def _settle(self, delivery: Delivery, tell: Callable[[], Awaitable[None]]) -> bool:
+        """Tell the broker, unless it has taken the message back meanwhile."""
+        pause = Pause()
+        while not delivery.lost:
+            try:
+                await tell()
+            except BrokerUnavailable:
+                if self._stopping.is_set():
+                    return False
+                await self._sleep(pause.longer())
+            else:
+                return not delivery.lost
+        return False
+
+    async def _sleep(self, wait: timedelta) -> None:
+        """But not into a shutdown."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({stopping}, timeout=wait.total_seconds())
+        stopping.cancel()
+
+    def _signal(self, signal: Signal) -> None:
+        if self._on_signal is not None:
+            self._on_signal(signal)
+
+
+def _line_of(delivery: Delivery) -> tuple[str, str]:
+    envelope = delivery.envelope
+    return (envelope.aggregate_type, envelope.aggregate_id) if envelope else ("", "")
+
+
+def _reason(failures: Sequence[Failure]) -> str:
+    return "; ".join(failure.reason for failure in failures)
