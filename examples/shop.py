@@ -24,7 +24,7 @@ from outrider import (
     EventMetadata,
     ExponentialRetry,
     Handlers,
-    InMemoryEventBus,
+    InProcessPublisher,
     Outbox,
     OutboxRelay,
     RelayConfig,
@@ -119,7 +119,7 @@ async def run(engine: AsyncEngine) -> None:
         await connection.run_sync(Base.metadata.create_all)
     quick = ExponentialRetry(first=timedelta(milliseconds=100), attempts=4)
     config = RelayConfig(retry=quick, poll_interval=timedelta(milliseconds=100))
-    relay = OutboxRelay(SqlOutbox(engine), InMemoryEventBus(handlers), config, on_signal=watch)
+    relay = OutboxRelay(SqlOutbox(engine), InProcessPublisher(handlers), config, on_signal=watch)
     sessions = async_sessionmaker(engine)
     async with relay, sessions() as session:
         await failing_request(session)

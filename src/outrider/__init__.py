@@ -1,8 +1,10 @@
 """The transactional outbox: events recorded with your data, delivered in order, effective once."""
 
+from outrider.brokers.in_process import InProcessPublisher
 from outrider.brokers.memory import InMemoryEventBus
 from outrider.bus import EventBus
 from outrider.codec import deserialize_event, serialize_event, upcasts
+from outrider.consumer import ConsumerConfig, EventConsumer
 from outrider.context import event_context
 from outrider.envelope import EventEnvelope, EventId, EventMetadata
 from outrider.errors import (
@@ -18,11 +20,13 @@ from outrider.errors import (
 )
 from outrider.events import DomainEvent
 from outrider.handlers import Handlers, handles
-from outrider.ports import EventHandler, EventPublisher, EventSubscriber
+from outrider.inbox import IdempotentHandler
+from outrider.ports import EventHandler, EventPublisher, EventSubscriber, ProcessedEventStore
 from outrider.relay import OutboxRelay
 from outrider.relay_state import RelayConfig
 from outrider.retry import ExponentialRetry, SteppedRetry
 from outrider.sql.aggregates import RaisesEvents
+from outrider.sql.inbox import SqlInbox
 from outrider.sql.names import OutboxNames
 from outrider.sql.outbox import Outbox, OutboxEventDispatcher
 from outrider.sql.repository import OutboxRepository
@@ -34,10 +38,12 @@ from outrider.strict_json import Limits
 __all__ = [
     "BrokerUnavailable",
     "ConfigurationError",
+    "ConsumerConfig",
     "DatabaseUnavailable",
     "DecodeError",
     "DomainEvent",
     "EventBus",
+    "EventConsumer",
     "EventEnvelope",
     "EventHandler",
     "EventId",
@@ -46,7 +52,9 @@ __all__ = [
     "EventSubscriber",
     "ExponentialRetry",
     "Handlers",
+    "IdempotentHandler",
     "InMemoryEventBus",
+    "InProcessPublisher",
     "InvalidEvent",
     "LeaseLost",
     "Limits",
@@ -58,10 +66,12 @@ __all__ = [
     "OutboxRepository",
     "OutboxTables",
     "OutriderError",
+    "ProcessedEventStore",
     "PublishFailed",
     "PublishRefused",
     "RaisesEvents",
     "RelayConfig",
+    "SqlInbox",
     "SqlOutbox",
     "SteppedRetry",
     "create_all",
