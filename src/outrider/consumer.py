@@ -120,6 +120,10 @@ class EventConsumer(Running):
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
         self._handlers.subscribe_all(event_types, handler)
 
+    @property
+    def _trouble(self) -> str | None:
+        return "the broker is unavailable" if self._pause.lasts else None
+
     async def _run(self, opened: asyncio.Event) -> None:
         self._calls.check(handler for _, handler in self._handlers)
         receiving = asyncio.create_task(self._receive(opened), name="outrider-receive")

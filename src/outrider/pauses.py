@@ -18,6 +18,11 @@ class Pause:
         """Whether the last call of `longer` was the first of this outage."""
         return self._failures == 1
 
+    @property
+    def lasts(self) -> bool:
+        """Whether there is an outage now."""
+        return self._failures > 0
+
     def longer(self) -> timedelta:
         wait = min(self._cap, self._first * 2.0 ** min(self._failures, 30))
         self._failures += 1

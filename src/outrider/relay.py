@@ -49,6 +49,10 @@ class OutboxRelay(Running):
         self._workers = [Worker(self._state, number) for number in range(self.config.loops)]
         self._renew_now = asyncio.Event()
 
+    @property
+    def _trouble(self) -> str | None:
+        return self._state.trouble
+
     def _stop_soon(self) -> None:
         self._wake_workers()
 

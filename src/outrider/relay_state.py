@@ -106,6 +106,12 @@ class RelayState:
     def lease_is_valid(self) -> bool:
         return asyncio.get_running_loop().time() < self.valid_until
 
+    @property
+    def trouble(self) -> str | None:
+        if self._store_pause.lasts:
+            return "the database is unavailable"
+        return f"sink {self.sink} is unavailable" if self._sink_pause.lasts else None
+
     async def renew(self) -> bool:
         """Extend the lease and take or mark lanes for a fair share; whether lanes changed."""
         started, self._released = asyncio.get_running_loop().time(), set(self._releasing)

@@ -30,6 +30,19 @@ class Running(ABC):
     def _stop_soon(self) -> None:  # noqa: B027 - most have nothing to do
         """What to do at once when a stop is asked for."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why it does no work now, or None if it does; without secrets."""
+        name = type(self).__name__
+        if self._task is None:
+            return f"{name} was not started"
+        return f"{name} has ended" if self._task.done() else self._trouble
+
+    @property
+    def _trouble(self) -> str | None:
+        """What keeps it from working although it runs."""
+        return None
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -1,0 +1,144 @@
+"""FastAPI: what starts and stops when, and what events of a request carry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from outrider import EventMetadata
+from outrider.context import current_metadata
+from outrider.integrations.fastapi import (
+    EventContextMiddleware,
+    RequestEvents,
+    health_router,
+    outrider_lifespan,
+)
+from outrider.running import Running
+
+CANARY = "canary-7b1"
+
+
+class Part(Running):
+    def __init__(self, name: str, happened: list[str]) -> None:
+        super().__init__()
+        self._grace = timedelta(seconds=5)
+        self._name, self._happened = name, happened
+        self.fail = asyncio.Event()
+
+    async def _run(self, opened: asyncio.Event) -> None:
+        self._happened.append(f"{self._name} starts")
+        opened.set()
+        failing = asyncio.create_task(self.fail.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        failing.cancel()
+        stopping.cancel()
+        self._happened.append(f"{self._name} stops")
+
+
+def client(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+async def test_parts_stop_in_reverse_before_the_application_closes_what_they_need() -> None:
+    happened: list[str] = []
+
+    @asynccontextmanager
+    async def own(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        happened.append("container opens")
+        yield {"container": 1}
+        happened.append("container closes")
+
+    parts = [Part("relay", happened), Part("consumer", happened)]
+    app = FastAPI()
+
+    async with outrider_lifespan(*parts, within=own)(app) as state:
+        assert state == {"container": 1}
+
+    assert happened == [
+        "container opens",
+        "relay starts",
+        "consumer starts",
+        "consumer stops",
+        "relay stops",
+        "container closes",
+    ]
+
+
+async def test_readiness_names_a_part_that_does_not_run_and_liveness_does_not_care() -> None:
+    part = Part("relay", [])
+    app = FastAPI()
+    app.include_router(health_router([part]))
+
+    async with client(app) as http:
+        before = await http.get("/readyz")
+        async with part:
+            ready = await http.get("/readyz")
+            part.fail.set()
+            while not (ended := await http.get("/readyz")).is_error:
+                await asyncio.sleep(0)
+        alive = await http.get("/livez")
+
+    assert (before.status_code, before.json()["problems"]) == (503, ["Part was not started"])
+    assert (ready.status_code, ready.json()["problems"]) == (200, [])
+    assert (ended.status_code, ended.json()["problems"]) == (503, ["Part has ended"])
+    assert alive.status_code == 200
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(EventContextMiddleware, user_of=lambda scope: CANARY)
+
+    @app.get("/metadata")
+    async def metadata() -> dict[str, Any]:
+        now: EventMetadata = current_metadata()
+        return {
+            "correlation_id": now.correlation_id,
+            "traceparent": now.traceparent,
+            "user": now.user_id == CANARY,
+        }
+
+    @app.get("/bus")
+    async def bus(first: RequestEvents, second: RequestEvents) -> bool:
+        return first is second
+
+    return app
+
+
+async def test_events_of_a_request_carry_its_id_trace_and_user(app: FastAPI) -> None:
+    sent = {"X-Request-ID": "r-1", "traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
+
+    async with client(app) as http:
+        answer = await http.get("/metadata", headers=sent)
+
+    assert answer.json() == {
+        "correlation_id": "r-1",
+        "traceparent": sent["traceparent"],
+        "user": True,
+    }
+    assert answer.headers["x-request-id"] == "r-1"
+    assert current_metadata().correlation_id is None
+
+
+@pytest.mark.parametrize("bad", ["x" * 500, "", "a\x01b"])
+async def test_request_without_a_usable_id_gets_one(app: FastAPI, bad: str) -> None:
+    async with client(app) as http:
+        one = await http.get("/metadata", headers={"X-Request-ID": bad})
+        two = await http.get("/metadata")
+
+    ids = [one.json()["correlation_id"], two.json()["correlation_id"]]
+    assert len({*ids, bad}) == 3
+    assert one.headers["x-request-id"] == ids[0]
+
+
+async def test_one_request_has_one_bus(app: FastAPI) -> None:
+    async with client(app) as http:
+        assert (await http.get("/bus")).json() is True
