@@ -25,6 +25,7 @@ _METADATA: Final = {
     "traceid": "trace_id",
     "traceparent": "traceparent",
     "tracestate": "tracestate",
+    "replayid": "replay_id",
     "addedfields": "added_fields",
 }
 

@@ -75,6 +75,8 @@ class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """W3C trace context, as it was when the event was recorded."""
     tracestate: str | None = None
     """W3C vendor state that belongs to `traceparent`."""
+    replay_id: str | None = None
+    """Which replay sends it once more, if it is not the first time."""
     added_fields: str | None = None
     """Names, with commas between, that the outbox added to the payload of the event itself."""
 

@@ -12,7 +12,7 @@ from outrider.errors import ConfigurationError
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
-_TABLES: Final = ("outbox", "processed", "lanes", "relays", "sinks", "version")
+_TABLES: Final = ("outbox", "processed", "lanes", "relays", "sinks", "actions", "version")
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -66,6 +66,7 @@ class OutboxNames:
             "lanes": f"{prefix}lanes",
             "relays": f"{prefix}relays",
             "sinks": f"{prefix}sinks",
+            "actions": f"{prefix}actions",
             "version": f"{prefix}schema",
             "pending_index": f"{self.table}_pending",
             "aggregate_index": f"{self.table}_aggregate",

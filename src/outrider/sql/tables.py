@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PENDING: Final = "pending"
 PUBLISHED: Final = "published"
 FAILED: Final = "failed"
+DISCARDED: Final = "discarded"
 # The text form that SQLAlchemy gives a datetime in SQLite; it sorts as time does.
 SQLITE_NOW: Final = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
 
@@ -125,6 +126,18 @@ class OutboxTables:
             Column("processed_at", UtcDateTime, nullable=False, server_default=_Now()),
         )
         Index(self.names.all["processed_index"], self.processed.c.processed_at)
+        self.actions = self._table(
+            "actions",
+            Column("id", _Position, Identity(always=True), primary_key=True),
+            Column("at", UtcDateTime, nullable=False, server_default=_Now()),
+            Column("who", Text, nullable=False),
+            Column("action", Text, nullable=False),
+            Column("filter", Text, nullable=False),
+            Column("events", BigInteger, nullable=False, server_default=text("0")),
+            Column("reached", BigInteger),
+            Column("finished_at", UtcDateTime),
+            sqlite_autoincrement=True,
+        )
         self.version = self._table(
             "version",
             Column("version", Integer, primary_key=True, autoincrement=False),

@@ -1,0 +1,137 @@
+"""Which events are meant: one filter for lists, for counts and for bulk actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from outrider.errors import ConfigurationError
+from outrider.sql.rows import aggregate_key
+from outrider.sql.tables import DISCARDED, FAILED, PENDING, PUBLISHED
+from outrider.subscriptions import check_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import ColumnElement, Table
+
+RETRYING: Final = "retrying"
+STATES: Final = (PENDING, RETRYING, FAILED, PUBLISHED, DISCARDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFilter:
+    """All that is given must hold; an empty filter means every event."""
+
+    sink: str | None = None
+    state: str | None = None
+    """One of STATES; retrying is a part of pending."""
+    type: str | None = None
+    """An event type, or a pattern such as order.*"""
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    id: UUID | None = None
+    error: str | None = None
+    """The last error, exactly as it is kept."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When the event was recorded: from `since`, before `until`."""
+    first: int | None = None
+    last: int | None = None
+    """Positions, both included."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.state is not None and self.state not in STATES:
+            problems.append(f"state {self.state!r}: use one of {', '.join(STATES)}")
+        for name in ("since", "until"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is None:
+                problems.append(f"{name}: give a time with its zone, such as 2026-01-31T12:00:00Z")
+        try:
+            if self.type is not None:
+                check_pattern(self.type)
+        except ConfigurationError as problem:
+            problems.append(str(problem))
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str | None]) -> EventFilter:
+        """From texts, as URLs and command lines have them; empty ones are left out."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if text := given.get(field.name):
+                try:
+                    values[field.name] = _PARSERS.get(field.name, str)(text)
+                except ValueError:
+                    raise ConfigurationError(f"{field.name}: {text!r} is not understood") from None
+        return cls(**values)
+
+    def texts(self) -> dict[str, str]:
+        """As `parse` takes it: the same filter in a URL, a log line, an audit row."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else str(value)
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def conditions(self, table: Table) -> list[ColumnElement[bool]]:
+        c = table.c
+        plain = {
+            c.sink: self.sink,
+            c.aggregate_type: self.aggregate_type,
+            c.aggregate_id: self.aggregate_id,
+            c.id: self.id,
+            c.last_error: self.error,
+        }
+        found: list[ColumnElement[bool]] = [
+            column == value for column, value in plain.items() if value is not None
+        ]
+        if None not in (self.sink, self.aggregate_type, self.aggregate_id):
+            # The indexes know aggregates by this number.
+            key = aggregate_key(str(self.sink), str(self.aggregate_type), str(self.aggregate_id))
+            found.append(c.aggregate_key == key)
+        if self.type is not None:
+            found.append(_of_type(table, self.type))
+        if self.state is not None:
+            found += _in_state(table, self.state)
+        if self.since is not None:
+            found.append(c.created_at >= self.since)
+        if self.until is not None:
+            found.append(c.created_at < self.until)
+        if self.first is not None:
+            found.append(c.position >= self.first)
+        if self.last is not None:
+            found.append(c.position <= self.last)
+        return found
+
+
+def _of_type(table: Table, pattern: str) -> ColumnElement[bool]:
+    column = table.c.event_type
+    if pattern.endswith("*"):
+        return column.startswith(pattern[:-1], autoescape=True)
+    return column == pattern
+
+
+def _in_state(table: Table, state: str) -> list[ColumnElement[bool]]:
+    if state == RETRYING:
+        return [table.c.status == PENDING, table.c.next_retry_at.is_not(None)]
+    return [table.c.status == state]
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "id": UUID,
+    "since": _moment,
+    "until": _moment,
+    "first": int,
+    "last": int,
+}

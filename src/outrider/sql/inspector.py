@@ -1,0 +1,354 @@
+"""Looking at the outbox: what waits, what failed, who works, and the story of one event.
+
+Every question has an answer in bounded time, however large the tables are: counts stop at a
+limit and go on as estimates, lists are pages by position, and searches without an index look at
+so many rows at once and say how far they came. No index is kept for looking alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import func, select, text, union_all
+
+from outrider.sql.filters import RETRYING, EventFilter
+from outrider.sql.tables import FAILED, PENDING, OutboxTables
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Row, Select
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+COUNTED: Final = 20_000
+"""How far counts are exact."""
+WINDOW: Final = 100_000
+"""How many rows a search without an index looks at before it answers."""
+PAGE: Final = 200
+_RECENT: Final = 1_000
+_MINUTE: Final = timedelta(minutes=1)
+_PATIENCE: Final = "5s"
+
+# The smallest position of each lane is one step in the index; of all lanes it would be a walk.
+_OLDEST: Final = """
+SELECT created_at FROM {outbox} WHERE position = (
+    SELECT min(head.position) FROM generate_series(0, 63) AS lanes (lane)
+    CROSS JOIN LATERAL (
+        SELECT position FROM {outbox}
+        WHERE status = 'pending' AND sink = :sink AND lane = lanes.lane ORDER BY position LIMIT 1
+    ) AS head
+)
+"""
+_ESTIMATE: Final = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(:index)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkState:
+    """One sink at a glance."""
+
+    sink: str
+    pending: int
+    estimated: bool
+    """Whether `pending` is a guess: there are many."""
+    retrying: int
+    failed: int
+    oldest: timedelta | None
+    """How long the oldest pending event waits."""
+    rate: float
+    """Events a second that were delivered lately."""
+    delivered: int
+    """The number of the last delivery."""
+
+    @property
+    def time_to_empty(self) -> timedelta | None:
+        """None if nothing moves."""
+        return timedelta(seconds=self.pending / self.rate) if self.rate else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLine:
+    name: str
+    sink: str
+    lanes: int
+    started_at: datetime
+    expires_at: datetime
+    alive: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventLine:
+    """One row without its payload."""
+
+    position: int
+    id: UUID
+    sink: str
+    type: str
+    version: int
+    aggregate_type: str
+    aggregate_id: str
+    state: str
+    retry_count: int
+    crash_count: int
+    occurred_at: datetime
+    created_at: datetime
+    next_retry_at: datetime | None
+    published_at: datetime | None
+    delivery: int | None
+    last_error: str | None
+    correlation_id: str | None
+    causation_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Newest first; `older` is where the next page begins, None at the end."""
+
+    events: Sequence[EventLine]
+    older: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureGroup:
+    sink: str
+    type: str
+    error: str | None
+    events: int
+    first: datetime
+    last: datetime
+
+
+class OutboxInspector:
+    """Reads only; on PostgreSQL no question may take longer than five seconds."""
+
+    def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
+        self._engine = engine
+        self._tables = tables or OutboxTables()
+        self._outbox = self._tables.outbox
+
+    async def sinks(self) -> list[SinkState]:
+        async with self._reading() as db:
+            known = (await db.execute(select(self._tables.sinks))).all()
+            return [await self._sink_state(db, row.sink, row.delivered) for row in known]
+
+    async def relays(self) -> list[RelayLine]:
+        relays, lanes = self._tables.relays.c, self._tables.lanes.c
+        held = select(func.count()).where(lanes.owner == relays.id).scalar_subquery()
+        now = datetime.now(UTC)
+        async with self._reading() as db:
+            rows = await db.execute(select(self._tables.relays, held.label("lanes")))
+            return [
+                RelayLine(
+                    name=row.name,
+                    sink=row.sink,
+                    lanes=row.lanes,
+                    started_at=row.started_at,
+                    expires_at=row.expires_at,
+                    alive=row.expires_at > now,
+                )
+                for row in rows.all()
+            ]
+
+    async def events(
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 50
+    ) -> Page:
+        """A page of events, newest first, all older than `before`."""
+        limit, c = max(1, min(limit, PAGE)), self._outbox.c
+        async with self._reading() as db:
+            conditions = wanted.conditions(self._outbox)
+            top = before if before is not None else await self._above_newest(db)
+            # A state other than published has an index of its own, an id too; the rest is searched.
+            bounded = wanted.id is None and wanted.state not in (PENDING, RETRYING, FAILED)
+            bottom = max(0, top - WINDOW) if bounded and conditions else 0
+            page = self._lines().where(*conditions, c.position < top, c.position >= bottom)
+            rows = (await db.execute(page.order_by(c.position.desc()).limit(limit))).all()
+        lines = [_line(row) for row in rows]
+        if len(lines) == limit:
+            return Page(events=lines, older=lines[-1].position)
+        return Page(events=lines, older=bottom or None)
+
+    async def count(self, wanted: EventFilter, most: int = COUNTED) -> int:
+        """How many there are, counted up to `most`."""
+        async with self._reading() as db:
+            return await self._count(db, *wanted.conditions(self._outbox), most=most)
+
+    async def event(self, event_id: UUID) -> list[EventLine]:
+        """The event at each of its sinks."""
+        async with self._reading() as db:
+            rows = await db.execute(self._lines().where(self._outbox.c.id == event_id))
+            return [_line(row) for row in rows.all()]
+
+    async def payload(self, event_id: UUID) -> dict[str, Any] | None:
+        c = self._outbox.c
+        async with self._reading() as db:
+            found: dict[str, Any] | None = await db.scalar(
+                select(c.payload).where(c.id == event_id).limit(1)
+            )
+            return found
+
+    async def neighbours(self, event: EventLine, each_way: int = 5) -> list[EventLine]:
+        """What happened to the same aggregate shortly before and after, as far as it is near."""
+        c = self._outbox.c
+        same = self._lines().where(
+            c.sink == event.sink,
+            c.aggregate_type == event.aggregate_type,
+            c.aggregate_id == event.aggregate_id,
+        )
+        at = c.position
+        older = same.where(at <= event.position, at > event.position - WINDOW)
+        newer = same.where(at > event.position, at < event.position + WINDOW)
+        older = older.order_by(at.desc()).limit(each_way + 1)
+        newer = newer.order_by(at).limit(each_way)
+        async with self._reading() as db:
+            both = union_all(select(older.subquery()), select(newer.subquery()))
+            rows = (await db.execute(both)).all()
+        return sorted((_line(row) for row in rows), key=lambda line: line.position)
+
+    async def caused_by(self, events: Sequence[EventLine]) -> list[EventLine]:
+        """What handlers of these events recorded, as far as it is near."""
+        if not events:
+            return []
+        c, start = self._outbox.c, min(event.position for event in events)
+        cause = c["metadata"]["causation_id"].as_string()
+        wanted = cause.in_({str(event.id) for event in events})
+        near = self._lines().where(c.position > start, c.position < start + WINDOW, wanted)
+        async with self._reading() as db:
+            return [_line(row) for row in await db.execute(near.order_by(c.position).limit(PAGE))]
+
+    async def failures(self) -> list[FailureGroup]:
+        """Failed events by sink, type and error; the most frequent first."""
+        c = self._outbox.c
+        some = select(c.sink, c.event_type, c.last_error, c.created_at)
+        failed = some.where(c.status == FAILED).limit(COUNTED).subquery().c
+        number = func.count()
+        groups = (
+            select(
+                failed.sink,
+                failed.event_type.label("type"),
+                failed.last_error.label("error"),
+                number.label("events"),
+                func.min(failed.created_at).label("first"),
+                func.max(failed.created_at).label("last"),
+            )
+            .group_by(failed.sink, failed.event_type, failed.last_error)
+            .order_by(number.desc())
+            .limit(PAGE)
+        )
+        async with self._reading() as db:
+            return [FailureGroup(**row._mapping) for row in await db.execute(groups)]
+
+    async def blocked(self, limit: int = 50) -> list[EventLine]:
+        """Events that wait for a retry, and hold back what comes after in their aggregate."""
+        c = self._outbox.c
+        waiting = self._lines().where(c.status == PENDING, c.next_retry_at.is_not(None))
+        async with self._reading() as db:
+            rows = await db.execute(waiting.order_by(c.next_retry_at).limit(min(limit, PAGE)))
+            return [_line(row) for row in rows.all()]
+
+    async def handled(self) -> list[tuple[str, int, datetime]]:
+        """Each handler with how many of the latest marks are its own, and when the last came."""
+        c = self._tables.processed.c
+        latest = select(c.handler_name, c.processed_at).order_by(c.processed_at.desc())
+        some = latest.limit(COUNTED).subquery().c
+        groups = select(some.handler_name, func.count(), func.max(some.processed_at))
+        async with self._reading() as db:
+            rows = await db.execute(groups.group_by(some.handler_name).order_by(some.handler_name))
+            return [(row[0], row[1], row[2]) for row in rows.all()]
+
+    async def actions(self, limit: int = 50) -> list[Row[Any]]:
+        """What people did, the latest first."""
+        table = self._tables.actions
+        async with self._reading() as db:
+            return list(await db.execute(select(table).order_by(table.c.id.desc()).limit(limit)))
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        async with self._engine.connect() as db:
+            if db.dialect.name == "postgresql":
+                await db.execute(text(f"SET LOCAL statement_timeout = '{_PATIENCE}'"))
+            yield db
+
+    async def _sink_state(self, db: AsyncConnection, sink: str, delivered: int) -> SinkState:
+        c = self._outbox.c
+        here, pending = c.sink == sink, c.status == PENDING
+        waiting = await self._count(db, here, pending)
+        estimate = await self._estimate(db) if waiting == COUNTED else None
+        return SinkState(
+            sink=sink,
+            pending=waiting if estimate is None else max(waiting, estimate),
+            estimated=estimate is not None,
+            retrying=await self._count(db, here, pending, c.next_retry_at.is_not(None)),
+            failed=await self._count(db, here, c.status == FAILED),
+            oldest=await self._oldest(db, sink) if waiting else None,
+            rate=await self._rate(db, sink),
+            delivered=delivered,
+        )
+
+    async def _count(self, db: AsyncConnection, *conditions: Any, most: int = COUNTED) -> int:
+        found = select(text("1")).select_from(self._outbox).where(*conditions).limit(most)
+        return await db.scalar(select(func.count()).select_from(found.subquery())) or 0
+
+    async def _estimate(self, db: AsyncConnection) -> int | None:
+        if db.dialect.name != "postgresql":
+            return None
+        names = self._tables.names
+        index = ".".join(n for n in (names.schema, names.all["pending_index"]) if n)
+        found = await db.scalar(text(_ESTIMATE), {"index": index})
+        return int(found) if found and found > 0 else None
+
+    async def _oldest(self, db: AsyncConnection, sink: str) -> timedelta | None:
+        c = self._outbox.c
+        if db.dialect.name == "postgresql":
+            outbox = self._tables.names.quoted("outbox", db.dialect)
+            since = await db.scalar(text(_OLDEST.format(outbox=outbox)), {"sink": sink})
+        else:
+            first = select(c.created_at).where(c.status == PENDING, c.sink == sink)
+            since = await db.scalar(first.order_by(c.position).limit(1))
+        return max(timedelta(0), datetime.now(UTC) - since) if since else None
+
+    async def _rate(self, db: AsyncConnection, sink: str) -> float:
+        """From the latest deliveries, none of them older than a minute."""
+        c, now = self._outbox.c, datetime.now(UTC)
+        latest = select(c.published_at).where(c.sink == sink, c.delivery.is_not(None))
+        rows = await db.scalars(latest.order_by(c.delivery.desc()).limit(_RECENT))
+        recent = [moment for moment in rows if moment and moment > now - _MINUTE]
+        if not recent:
+            return 0.0
+        over = now - min(recent) if len(recent) == _RECENT else _MINUTE
+        return len(recent) / max(over.total_seconds(), 0.001)
+
+    async def _above_newest(self, db: AsyncConnection) -> int:
+        return (await db.scalar(select(func.max(self._outbox.c.position))) or 0) + 1
+
+    def _lines(self) -> Select[Any]:
+        c = self._outbox.c
+        return select(
+            c.position,
+            c.id,
+            c.sink,
+            c.event_type.label("type"),
+            c.event_version.label("version"),
+            c.aggregate_type,
+            c.aggregate_id,
+            c.status.label("state"),
+            c.retry_count,
+            c.crash_count,
+            c.occurred_at,
+            c.created_at,
+            c.next_retry_at,
+            c.published_at,
+            c.delivery,
+            c.last_error,
+            c["metadata"]["correlation_id"].as_string().label("correlation_id"),
+            c["metadata"]["causation_id"].as_string().label("causation_id"),
+        )
+
+
+def _line(row: Row[Any]) -> EventLine:
+    facts = dict(row._mapping)
+    if facts["state"] == PENDING and facts["next_retry_at"] is not None:
+        facts["state"] = RETRYING
+    return EventLine(**facts)
