@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
     from uuid import UUID
 
     from outrider.ports import ClaimedEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsRecorded:
+    """A transaction with events was committed; how many there were of each type."""
+
+    events: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +211,8 @@ class SourceAvailable:
 
 
 Signal = (
-    RelayStarted
+    EventsRecorded
+    | RelayStarted
     | RelayStopped
     | LanesChanged
     | BatchClaimed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +21,7 @@ from outrider.signals import (
     EventFailed,
     LeaseWasLost,
     PublishRetried,
+    WokenUp,
 )
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ class Worker:
         until = min(now + interval, self._retry_at)
         if self._retry_at <= until:
             self._retry_at = inf
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout_at(until):
                 await self.woken.wait()
+        except TimeoutError:
+            self._state.signal(WokenUp(sink=self._state.sink, source="poll"))
 
     async def _round(self) -> bool:
         """Whether there was something to do."""

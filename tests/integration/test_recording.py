@@ -28,6 +28,7 @@ from outrider import (
     create_all,
 )
 from outrider.context import event_context
+from outrider.signals import EventsRecorded, Signal
 from outrider.sql.names import OutboxNames
 from outrider.sql.outbox import Outbox, OutboxEventDispatcher
 from outrider.sql.repository import OutboxRepository
@@ -343,3 +344,17 @@ async def test_role_that_may_only_insert_can_record_and_read_nothing(services: S
         await connection.execute(text("DROP OWNED BY insert_only"))
         await connection.execute(text("DROP ROLE insert_only"))
     await owner.dispose()
+
+
+async def test_commit_is_told_with_the_types_and_a_rollback_is_not(engine: AsyncEngine) -> None:
+    told: list[Signal] = []
+    outbox = Outbox(wake_up=False, routes={"*": ["one", "two"]}, on_signal=told.append)
+
+    for commits in (True, False):
+        async with AsyncSession(engine) as session:
+            await session.connection()
+            outbox.record(session, *(DomainEvent("t.a", "t", "1", {}) for _ in range(2)))
+            outbox.record(session, DomainEvent("t.b", "t", "1", {}))
+            await (session.commit() if commits else session.rollback())
+
+    assert told == [EventsRecorded(events={"t.a": 2, "t.b": 1})]

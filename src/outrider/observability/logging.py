@@ -46,7 +46,7 @@ def log_signals(signal: s.Signal) -> None:
             _log_published(signal)
         case s.EventsForgotten():
             _relay.debug("forgot %d published events", signal.events)
-        case s.BatchClaimed() | s.WokenUp():
+        case s.BatchClaimed() | s.WokenUp() | s.EventsRecorded():
             pass
         case (
             s.ConsumerStarted()

@@ -62,15 +62,15 @@ def _write_last(connection: Connection) -> None:
     for writer, rows in _held[connection].items():
         if rows:
             try:
-                writer.write(connection, rows.take())
+                writer.write(connection, taken := rows.take())
             except BaseException:
                 # SQLAlchemy thinks the transaction is over now; the database must think so too.
                 connection.connection.rollback()
                 raise
-            connection.info.setdefault(_WRITTEN, []).append((writer, connection))
+            connection.info.setdefault(_WRITTEN, []).append((writer, connection, taken))
 
 
 def _wake(_dbapi_connection: Any, record: Any) -> None:
     """A connection has no event after its commit; it is given back to the pool soon enough."""
-    for writer, connection in record.info.pop(_WRITTEN, ()):
-        writer.wake(connection)
+    for writer, connection, rows in record.info.pop(_WRITTEN, ()):
+        writer.committed(connection, rows)

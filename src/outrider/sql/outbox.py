@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from outrider.context import current_metadata
 from outrider.envelope import EventEnvelope
 from outrider.errors import ConfigurationError, InvalidEvent
 from outrider.routing import Routes
+from outrider.signals import EventsRecorded
 from outrider.sql import connection_hook, session_hook
 from outrider.sql.aggregates import COLLECTOR
 from outrider.sql.rows import Row, insert, row_of
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from outrider.bus import EventBus
     from outrider.events import Event
+    from outrider.signals import OnSignal
 
     Target = (
         AsyncSession
@@ -62,7 +65,9 @@ class Outbox:
         limits: Limits = DEFAULT_LIMITS,
         wake_up: bool = True,
         routes: Routes | Mapping[str, str | Sequence[str]] | None = None,
+        on_signal: OnSignal | None = None,
     ) -> None:
+        self._on_signal = on_signal
         self.tables = tables or OutboxTables()
         self.routes = routes if isinstance(routes, Routes) else Routes(routes)
         self.limits = limits
@@ -115,9 +120,12 @@ class Outbox:
         _refuse_autocommit(connection)
         insert(connection, self.tables.names, rows)
 
-    def wake(self, connection: Connection) -> None:
+    def committed(self, connection: Connection, rows: list[Row]) -> None:
         if self.wake_up:
             waker_of(connection.engine, self.tables.names.channel).poke()
+        if self._on_signal is not None:
+            types = {row.id: row.event_type for row in rows}
+            self._on_signal(EventsRecorded(events=Counter(types.values())))
 
 
 class OutboxEventDispatcher:

@@ -53,12 +53,12 @@ def _write_last(session: Session) -> None:
     if held:
         session.flush()
     session.info[_COMMITTING] = True
-    written: list[tuple[Writer, Connection]] = []
+    written: list[tuple[Writer, Connection, list[Row]]] = []
     for writer, rows in held.items():
         if rows:
             connection = session.connection(bind_arguments=writer.bind_arguments())
-            writer.write(connection, rows.take())
-            written.append((writer, connection))
+            writer.write(connection, taken := rows.take())
+            written.append((writer, connection, taken))
     session.info[_WRITTEN] = written
 
 
@@ -67,8 +67,8 @@ def _committed(session: Session) -> None:
     if session.in_nested_transaction():
         session.info[_RELEASED] = session.get_nested_transaction()
     else:
-        for writer, connection in session.info.pop(_WRITTEN, ()):
-            writer.wake(connection)
+        for writer, connection, rows in session.info.pop(_WRITTEN, ()):
+            writer.committed(connection, rows)
 
 
 @event.listens_for(Session, "after_transaction_end")
