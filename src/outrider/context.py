@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -13,12 +14,36 @@ from outrider.envelope import NO_METADATA, EventEnvelope, EventMetadata
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+StartSpan = Callable[[str], Mapping[str, str]]
+"""Given an event's type, the W3C headers of a span that stands for recording it."""
+
+_start_span: StartSpan | None = None
 _current: Final[ContextVar[EventMetadata]] = ContextVar("outrider_metadata", default=NO_METADATA)
 
 
 def current_metadata() -> EventMetadata:
     """What an event recorded now will carry."""
     return _current.get()
+
+
+def metadata_for(event_type: str) -> EventMetadata:
+    """The same for one event, with a span of its own if events are traced."""
+    metadata = _current.get()
+    if _start_span is None:
+        return metadata
+    carrier = _start_span(event_type)
+    if "traceparent" not in carrier:
+        return metadata
+    found = {name: carrier.get(name) for name in ("traceparent", "tracestate")}
+    # The second part of it is the trace's id.
+    found["trace_id"] = carrier["traceparent"].split("-")[1]
+    return msgspec.structs.replace(metadata, **found)
+
+
+def trace_events_with(start_span: StartSpan | None) -> None:
+    """Ask this for the trace context of every event recorded from now on; None ends it."""
+    global _start_span  # noqa: PLW0603 - tracing is a matter of the whole process
+    _start_span = start_span
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from outrider.context import current_metadata
+from outrider.context import metadata_for
 from outrider.envelope import EventEnvelope
 from outrider.errors import ConfigurationError, InvalidEvent
 from outrider.routing import Routes
@@ -95,7 +95,7 @@ class Outbox:
     def _envelope(self, event: Event | EventEnvelope) -> EventEnvelope:
         if isinstance(event, EventEnvelope):
             return event
-        return event.to_envelope(current_metadata(), limits=self.limits)
+        return event.to_envelope(metadata_for(event.event_type), limits=self.limits)
 
     def _check_transaction(self, target: Session | Connection) -> None:
         if not target.in_transaction():

@@ -1,0 +1,164 @@
+"""One trace from the request through outbox, relay and broker to the handler.
+
+Spans carry ids, types and numbers; never a payload, a user's id or the text of an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+try:
+    from opentelemetry import propagate, trace
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[opentelemetry]'") from None
+
+from outrider.context import trace_events_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from opentelemetry.trace import Span, Tracer
+
+    from outrider.envelope import EventEnvelope
+    from outrider.ports import EventHandler, EventPublisher
+
+_SYSTEM: Final = "outrider"
+
+
+def trace_recording(tracer: Tracer | None = None) -> None:
+    """From now on every event recorded in this process has a span, and carries its context."""
+    own = tracer or _tracer()
+
+    def create(event_type: str) -> dict[str, str]:
+        attributes = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.type": "create",
+            "messaging.operation.name": "create",
+            "messaging.destination.name": event_type,
+        }
+        carrier: dict[str, str] = {}
+        with own.start_as_current_span(
+            f"create {event_type}", kind=SpanKind.PRODUCER, attributes=attributes
+        ):
+            propagate.inject(carrier)
+        return carrier
+
+    trace_events_with(create)
+
+
+class TracedPublisher:
+    """A publisher whose every batch is one span, linked to the events in it."""
+
+    def __init__(
+        self, publisher: EventPublisher, sink: str = "default", tracer: Tracer | None = None
+    ) -> None:
+        self._publisher, self._sink, self._tracer = publisher, sink, tracer or _tracer()
+
+    def __str__(self) -> str:
+        return str(self._publisher)
+
+    async def open(self) -> None:
+        await self._publisher.open()
+
+    async def close(self) -> None:
+        await self._publisher.close()
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        attributes: dict[str, Any] = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "send",
+            "messaging.destination.name": self._sink,
+            "messaging.batch.message_count": len(envelopes),
+        }
+        links = [Link(context) for e in envelopes if (context := _context_of(e)).is_valid]
+        with (
+            self._tracer.start_as_current_span(
+                f"send {self._sink}",
+                kind=SpanKind.CLIENT,
+                attributes=attributes,
+                links=links,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _marking(span),
+        ):
+            await self._publisher.publish_all(envelopes)
+
+
+class TracedHandler:
+    """A handler whose calls continue the trace in which the event was recorded."""
+
+    def __init__(self, handler: EventHandler, tracer: Tracer | None = None) -> None:
+        self.name = handler.name
+        self._handler, self._tracer = handler, tracer or _tracer()
+
+    @property
+    def needs(self) -> Sequence[str]:
+        found: Sequence[str] = getattr(self._handler, "needs", ())
+        return found
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        attributes: dict[str, Any] = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.type": "process",
+            "messaging.operation.name": "process",
+            "messaging.destination.name": envelope.event_type,
+            "messaging.message.id": str(envelope.event_id),
+            "messaging.message.body.size": len(envelope.data),
+            "outrider.handler": self.name,
+        }
+        with (
+            self._tracer.start_as_current_span(
+                f"process {envelope.event_type}",
+                context=propagate.extract(_carrier_of(envelope)),
+                kind=SpanKind.CONSUMER,
+                attributes=attributes,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _marking(span),
+        ):
+            await self._handler.handle(envelope)
+
+
+def traced(
+    handlers: Iterable[tuple[str, EventHandler]], tracer: Tracer | None = None
+) -> list[tuple[str, EventHandler]]:
+    """All these handlers, traced: give the result to a consumer or publisher instead."""
+    made: dict[int, TracedHandler] = {}
+    return [
+        (pattern, made.setdefault(id(handler), TracedHandler(handler, tracer)))
+        for pattern, handler in handlers
+    ]
+
+
+def _tracer() -> Tracer:
+    return trace.get_tracer("outrider")
+
+
+def _carrier_of(envelope: EventEnvelope) -> dict[str, str]:
+    metadata = envelope.metadata
+    found = {"traceparent": metadata.traceparent, "tracestate": metadata.tracestate}
+    return {name: value for name, value in found.items() if value}
+
+
+def _context_of(envelope: EventEnvelope) -> trace.SpanContext:
+    context = propagate.extract(_carrier_of(envelope))
+    return trace.get_current_span(context).get_span_context()
+
+
+@contextmanager
+def _marking(span: Span) -> Iterator[None]:
+    """An error is told by its class; its text may quote what the event holds."""
+    try:
+        yield
+    except BaseException as error:
+        span.set_attribute("error.type", type(error).__name__)
+        span.set_status(Status(StatusCode.ERROR))
+        raise

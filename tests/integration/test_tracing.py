@@ -1,0 +1,119 @@
+"""One trace from the request to the handler, seen by an exporter in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode, Tracer
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outrider import (
+    ConsumerConfig,
+    DomainEvent,
+    EventConsumer,
+    EventEnvelope,
+    ExponentialRetry,
+    Outbox,
+)
+from outrider.context import trace_events_with
+from outrider.observability.opentelemetry import (
+    TracedPublisher,
+    trace_recording,
+    traced,
+)
+from outrider.testing.memory_broker import MemoryBroker
+from outrider.testing.spy import OutboxSpy
+
+CANARY = "canary-7b1"
+outbox = Outbox(wake_up=False)
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(exporter: InMemorySpanExporter) -> Iterator[Tracer]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    made = provider.get_tracer("test")
+    trace_recording(made)
+    yield made
+    trace_events_with(None)
+    provider.shutdown()
+
+
+class Handler:
+    name = "invoice"
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails, self.done = fails, asyncio.Event()
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise ValueError(CANARY)
+        self.done.set()
+
+
+async def travel(engine: AsyncEngine, tracer: Tracer, handler: Handler) -> None:
+    """From a request over the outbox, a relay and a broker to the handler."""
+    broker = MemoryBroker(receive_wait=timedelta(milliseconds=10))
+    with tracer.start_as_current_span("POST /orders"):
+        async with engine.begin() as connection:
+            event = DomainEvent("order.placed", "order", CANARY, {"total": CANARY})
+            outbox.record(connection, event)
+    await OutboxSpy(engine).deliver(TracedPublisher(broker.publisher(), "broker", tracer))
+    handlers = traced([("order.*", handler)], tracer)
+    quick = ExponentialRetry(first=timedelta(milliseconds=1))
+    async with EventConsumer(broker.source(), handlers, ConsumerConfig(retry=quick)):
+        await asyncio.wait_for(handler.done.wait(), 20)
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+async def test_one_trace_leads_from_the_request_to_the_handler(
+    database: AsyncEngine, tracer: Tracer, exporter: InMemorySpanExporter
+) -> None:
+    await travel(database, tracer, Handler())
+
+    spans = by_name(exporter)
+    request, create = spans["POST /orders"], spans["create order.placed"]
+    send, process = spans["send broker"], spans["process order.placed"]
+    assert create.parent is not None
+    assert process.parent is not None
+    assert create.parent.span_id == request.context.span_id
+    assert process.parent.span_id == create.context.span_id
+    assert process.context.trace_id == request.context.trace_id
+    assert [link.context.span_id for link in send.links] == [create.context.span_id]
+
+
+async def test_failure_is_told_by_its_class_and_nothing_of_the_event_is_shown(
+    database: AsyncEngine, tracer: Tracer, exporter: InMemorySpanExporter
+) -> None:
+    await travel(database, tracer, Handler(fails=1))
+
+    processed = [s for s in exporter.get_finished_spans() if s.name == "process order.placed"]
+    failed, fine = processed
+    assert failed.status.status_code is StatusCode.ERROR
+    assert dict(failed.attributes or {})["error.type"] == "ValueError"
+    assert fine.status.status_code is not StatusCode.ERROR
+    assert CANARY not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+async def test_without_tracing_events_carry_no_trace(database: AsyncEngine) -> None:
+    async with database.begin() as connection:
+        outbox.record(connection, DomainEvent("order.placed", "order", "1", {}))
+
+    [envelope] = await OutboxSpy(database).waiting()
+
+    assert envelope.metadata.traceparent is None
