@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import big_table, codec, producer, rabbitmq_raw, relay
+from bench import big_table, codec, kafka, producer, rabbitmq_raw, relay
 
 PARTS = {
     "codec": codec.run,
@@ -12,6 +12,7 @@ PARTS = {
     "rabbitmq": rabbitmq_raw.run,
     "relay": relay.run,
     "big_table": big_table.run,
+    "kafka": kafka.run,
 }
 
 

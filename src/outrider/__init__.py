@@ -26,6 +26,7 @@ from outrider.relay import OutboxRelay
 from outrider.relay_state import RelayConfig
 from outrider.retry import ExponentialRetry, SteppedRetry
 from outrider.sql.aggregates import RaisesEvents
+from outrider.sql.engines import open_engine
 from outrider.sql.inbox import SqlInbox
 from outrider.sql.names import OutboxNames
 from outrider.sql.outbox import Outbox, OutboxEventDispatcher
@@ -79,6 +80,7 @@ __all__ = [
     "event_context",
     "handles",
     "map_outbox",
+    "open_engine",
     "serialize_event",
     "upcasts",
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - msgspec resolves the annotations below
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from uuid import UUID  # noqa: TC003
 
 import msgspec
 
 from outrider.codec import decode_error
 from outrider.envelope import EventEnvelope, EventMetadata
+from outrider.errors import DecodeError, InvalidEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ class _Attributes(msgspec.Struct):
     time: datetime
     subject: str
     aggregatetype: str
-    eventversion: int = 1
+    eventversion: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
@@ -69,16 +70,19 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
     except msgspec.ValidationError as error:
         raise decode_error("cloud event", error) from None
     metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
-    return EventEnvelope(
-        event_id=found.id,
-        event_type=found.type,
-        version=found.eventversion,
-        aggregate_type=found.aggregatetype,
-        aggregate_id=found.subject,
-        occurred_at=found.time,
-        data=data,
-        metadata=EventMetadata(**metadata),
-    )
+    try:
+        return EventEnvelope(
+            event_id=found.id,
+            event_type=found.type,
+            version=found.eventversion,
+            aggregate_type=found.aggregatetype,
+            aggregate_id=found.subject,
+            occurred_at=found.time,
+            data=data,
+            metadata=EventMetadata(**metadata),
+        )
+    except InvalidEvent as error:
+        raise DecodeError(f"cloud event: {error}") from None
 
 
 def to_structured(envelope: EventEnvelope, source: str) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, DatabaseUnavailable
+from outrider.pauses import Pause
 from outrider.ports import Inbox, ProcessedEventStore
 from outrider.running import Running
 
@@ -55,7 +56,12 @@ class IdempotentHandler:
 
 
 class InboxCleanup(Running):
-    """Forgets marks of handled events once nothing can bring those events again."""
+    """Forgets marks of handled events once nothing can bring those events again.
+
+    A database that is away only delays it. Stopping interrupts it: what is left waits.
+    """
+
+    _grace = timedelta(0)
 
     def __init__(
         self,
@@ -68,21 +74,29 @@ class InboxCleanup(Running):
         """`longest_redelivery` is the time over which the outbox retries and keeps what a person
         may send again, and that for which the broker keeps messages, together."""
         super().__init__()
+        problems = []
         if retention <= longest_redelivery:
-            raise ConfigurationError(
-                f"inbox: retention ({retention}) must be longer than the longest redelivery "
+            problems.append(
+                f"retention ({retention}) must be longer than the longest redelivery "
                 f"({longest_redelivery}), else an event that comes late takes effect again"
             )
+        if every <= timedelta(0):
+            problems.append("every must be above 0")
+        if problems:
+            raise ConfigurationError("inbox: " + "; ".join(problems))
         self._store, self._retention, self._every = store, retention, every
-        self._grace = timedelta(seconds=5)
 
     async def _run(self, opened: asyncio.Event) -> None:
         opened.set()
-        while not self._stopping.is_set():
-            await self.clean()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._every.total_seconds()):
-                    await self._stopping.wait()
+        pause = Pause()
+        while True:
+            try:
+                await self.clean()
+                pause.end()
+                wait = self._every
+            except DatabaseUnavailable:
+                wait = pause.longer()
+            await asyncio.sleep(wait.total_seconds())
 
     async def clean(self) -> int:
         """Once, now; how many marks were forgotten."""

@@ -248,3 +248,54 @@ class OutboxStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredEvent:
+    """An event with the number that it got when it was settled."""
+
+    delivery: int
+    envelope: EventEnvelope
+
+
+class DeliveredEvents(Protocol):
+    """What a sink has accepted, for readers that follow it with a cursor.
+
+    A number can be seen only when every lower one can: who asks for what comes after the last
+    one seen misses nothing and meets nothing twice, however late a transaction was committed.
+    """
+
+    sink: str
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        """Connect; says what is connected, without secrets.
+
+        From now on `wake` is called with a word on its source when there may be more.
+        """
+        ...
+
+    async def after(self, delivery: int, limit: int, /) -> list[DeliveredEvent]:
+        """The first of those with a higher number, in order."""
+        ...
+
+    async def bounds(self) -> tuple[int, int]:
+        """The oldest number that is kept and the newest that was given.
+
+        If nothing is kept, the oldest is the one that will be given next.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class BacklogOfSink(Protocol):
+    """How much waits for one sink."""
+
+    @property
+    def pending(self) -> int: ...
+    @property
+    def retrying(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def oldest(self) -> timedelta | None: ...

@@ -68,12 +68,23 @@ SETTINGS: Final = (
         default="outbox_channel",
         help="what relays listen on",
     ),
-    Setting(name="rabbitmq_url", env=("RABBITMQ_URL",), secret=True, help="amqp:// or amqps://"),
     Setting(
-        name="rabbitmq_exchange",
-        env=("RABBITMQ_EXCHANGE",),
+        name="to",
+        env=("OUTBOX_TO", "RABBITMQ_URL"),
+        secret=True,
+        help="the broker: amqp://, kafka://, nats:// or redis://",
+    ),
+    Setting(
+        name="destination",
+        env=("OUTBOX_DESTINATION", "RABBITMQ_EXCHANGE"),
         default="messaging",
-        help="the topic exchange",
+        help="the exchange, topic or stream there",
+    ),
+    Setting(
+        name="sink",
+        env=("OUTBOX_SINK",),
+        default="default",
+        help="which events: those that routes lead to this sink",
     ),
     Setting(
         name="rabbitmq_topology",

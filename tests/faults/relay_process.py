@@ -1,4 +1,4 @@
-"""A relay as a process of its own, which tests may kill, stop and let go on."""
+"""A relay or consumer as a process of its own, which tests may kill, stop and let go on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _OURS = ("OUTBOX_", "DATABASE_URL", "RABBITMQ_")
+RELAY = ("relay",)
 
 
 class RelayProcess:
     """`outrider relay`, from its start on; signals reach this very process and no other."""
 
-    def __init__(self, settings: Mapping[str, str], log: Path) -> None:
-        self._settings, self.log = settings, log
+    def __init__(
+        self, settings: Mapping[str, str], log: Path, command: tuple[str, ...] = RELAY
+    ) -> None:
+        self._settings, self.log, self._command = settings, log, command
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -25,7 +28,7 @@ class RelayProcess:
         with self.log.open("ab") as log:
             self._began = log.tell()
             return subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "outrider", "relay"],
+                [sys.executable, "-W", "error", "-m", "outrider", *self._command],
                 env={**others, **self._settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -48,7 +51,7 @@ class RelayProcess:
 
     @property
     def is_ready(self) -> bool:
-        assert self.is_alive, f"{self.log.name}: the relay ended with {self.exit_code}"
+        assert self.is_alive, f"{self.log.name}: it ended with {self.exit_code}"
         return b" started: " in self.log.read_bytes()[self._began :]
 
     @property

@@ -21,6 +21,8 @@ from outrider.brokers.rabbitmq import (
     Topology,
 )
 from outrider.ports import ACCEPTED, Accepted, Outcome
+from outrider.testing.services import Server
+from outrider.testing.services.server import wait_until
 
 
 def event(
@@ -101,6 +103,17 @@ async def _put_last(url: str, queue: str, message_id: str) -> None:
                 await channel.default_exchange.publish(message, queue, timeout=patience)
                 return
     raise TimeoutError(f"queue {queue} takes nothing")
+
+
+async def noted_on_disk(broker: Server, queue: str) -> None:
+    """A quorum queue that RabbitMQ 3.10 has not yet put into its directory dies with the node."""
+
+    def noted() -> bool:
+        return any(
+            queue.encode() in path.read_bytes() for path in broker.folder.rglob("names.dets")
+        )
+
+    assert await asyncio.to_thread(wait_until, noted, 20)
 
 
 def assert_accepted_are_a_prefix(batch: list[EventEnvelope], outcomes: list[Outcome]) -> None:

@@ -14,12 +14,12 @@ from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.ports import ACCEPTED, Accepted, Unknown
 from outrider.testing.services import Server, Services
 from outrider.testing.services.rabbitmq import RabbitMQ
-from outrider.testing.services.server import wait_until
 from tests.integration.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,
     kinds,
     messages_in,
+    noted_on_disk,
     one_queue,
     outcomes_of,
     publishing,
@@ -48,17 +48,6 @@ async def restarted(broker: RabbitMQ) -> None:
     broker.own()
     await asyncio.to_thread(broker.kill)
     await asyncio.to_thread(broker.start)
-
-
-async def noted_on_disk(broker: RabbitMQ, queue: str) -> None:
-    """A quorum queue that RabbitMQ 3.10 has not yet put into its directory dies with the node."""
-
-    def noted() -> bool:
-        return any(
-            queue.encode() in path.read_bytes() for path in broker.folder.rglob("names.dets")
-        )
-
-    assert await asyncio.to_thread(wait_until, noted, 20)
 
 
 async def test_all_that_was_accepted_survives_a_kill_in_mid_batch(broker: RabbitMQ) -> None:

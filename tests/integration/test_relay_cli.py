@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 
+PATHS = ("livez", "readyz", "metrics", "other")
 CANARY = "canary0secret"
 
 
@@ -53,15 +57,15 @@ def test_config_shows_where_each_setting_comes_from_and_no_password() -> None:
     [
         (["--lease", "soon"], "--lease: 'soon' is not what it should be", 2),
         ([], "no database: give --database or DATABASE_URL", 1),
-        (["--database", "sqlite:///x.db"], "no broker: give --rabbitmq-url or RABBITMQ_URL", 1),
+        (["--database", "sqlite:///x.db"], "no broker: give --to, OUTBOX_TO or RABBITMQ_URL", 1),
         (["--database", "oracle://x"], "use postgresql:// or sqlite:///", 2),
         (
-            ["--lease", "0", "--database", "sqlite:///x.db", "--rabbitmq-url", "amqp://h"],
+            ["--lease", "0", "--database", "sqlite:///x.db", "--to", "amqp://h"],
             "lease must be at least 1 second",
             1,
         ),
         (
-            ["--database", "sqlite:///x.db", "--rabbitmq-url", f"http://u:{CANARY}@h"],
+            ["--database", "sqlite:///x.db", "--to", f"http://u:{CANARY}@h"],
             "amqp",
             1,
         ),
@@ -79,7 +83,7 @@ def test_wrong_settings_are_one_clear_line(arguments: list[str], message: str, c
 def test_missing_tables_are_named_with_their_cure(services: Services) -> None:
     url = fresh_postgres(services)
 
-    done = outrider("relay", "--database", url, "--rabbitmq-url", services.rabbitmq.url)
+    done = outrider("relay", "--database", url, "--to", services.rabbitmq.url)
 
     assert done.returncode == 1
     assert "outrider schema" in done.stderr
@@ -113,3 +117,62 @@ def test_relay_says_what_is_connected_and_ends_on_sigterm(
     assert "(notified)" in text
     for secret in (services.postgres.password, services.rabbitmq.password):
         assert secret not in text
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def fetch(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def test_health_port_tells_life_readiness_and_numbers(services: Services, tmp_path: Path) -> None:
+    url = fresh_postgres(services)
+    assert outrider("schema", "apply", "--database", url).returncode == 0
+    port, word = free_port(), tmp_path / "notify"
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.bind(str(word))
+    systemd.settimeout(30)
+    settings = {
+        "DATABASE_URL": url,
+        "RABBITMQ_URL": services.rabbitmq.url,
+        "OUTRIDER_HEALTH": f"127.0.0.1:{port}",
+        "NOTIFY_SOCKET": str(word),
+    }
+    with (tmp_path / "log").open("w") as output:
+        relay = subprocess.Popen(
+            [sys.executable, "-m", "outrider", "relay"],
+            env={**os.environ, **settings},
+            stderr=output,
+        )
+    with systemd:
+        assert systemd.recv(100) == b"READY=1"
+        answers = {path: fetch(f"http://127.0.0.1:{port}/{path}") for path in PATHS}
+        relay.send_signal(signal.SIGTERM)
+        assert systemd.recv(100) == b"STOPPING=1"
+    assert relay.wait(30) == 0
+
+    assert [code for code, _ in answers.values()] == [200, 200, 200, 404]
+    assert json.loads(answers["readyz"][1]) == {"status": "ready", "problems": []}
+    assert 'outbox_backlog_events{state="pending"} 0.0' in answers["metrics"][1]
+    assert services.postgres.password not in str(answers)
+
+
+@pytest.mark.parametrize("health", ["nowhere", "127.0.0.1:no", "203.0.113.1:9"])
+def test_wrong_health_address_is_one_clear_line(health: str, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/x.db"
+
+    done = outrider("relay", "--database", database, "--to", "amqp://h", "--health", health)
+
+    assert done.returncode == 1
+    assert "health" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -110,7 +110,11 @@ def test_printed_sql_makes_what_apply_makes(services: Services, postgres: Databa
 
     # when
     pipe(services, postgres, outrider("print", "--schema=by_hand", f"--from={LATEST}").output)
-    pipe(services, postgres, outrider("print", "--schema=by_hand", f"--from={LATEST}", "--to=0").output)
+    pipe(
+        services,
+        postgres,
+        outrider("print", "--schema=by_hand", f"--from={LATEST}", "--to=0").output,
+    )
 
     # then
     assert postgres.picture("by_hand") == {}

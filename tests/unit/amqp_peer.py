@@ -27,8 +27,7 @@ class Message:
 
     @property
     def is_complete(self) -> bool:
-        known = self.header.properties.message_id is not None
-        return known and len(self.body) == self.header.body_size
+        return len(self.body) == self.header.body_size
 
     @property
     def id(self) -> str:
@@ -77,6 +76,32 @@ class Conversation:
     def close_channel(self, code: int, text: str) -> None:
         self.say(commands.Channel.Close(code, text, 60, 40))
 
+    def deliver(self, tag: int, content: bytes, properties: commands.Basic.Properties) -> None:
+        """A message of a queue, its body in pieces of at most a hundred bytes."""
+        self.say(commands.Basic.Deliver("us", tag, exchange="shop", routing_key="order.placed"))
+        found = header.ContentHeader(0, len(content), properties)
+        self.writer.write(frame.marshal(found, 1))
+        for at in range(0, len(content), 100):
+            piece = body.ContentBody(content[at : at + 100])
+            self.writer.write(frame.marshal(piece, 1))
+
+    async def consumer(self, *, let_in: bool = True) -> None:
+        """Agree to everything until somebody consumes, or wants to."""
+        while True:
+            match await self.read():
+                case commands.Exchange.Declare():
+                    self.say(commands.Exchange.DeclareOk())
+                case commands.Queue.Declare() as declare:
+                    self.say(commands.Queue.DeclareOk(declare.queue, 0, 0))
+                case commands.Queue.Bind():
+                    self.say(commands.Queue.BindOk())
+                case commands.Basic.Qos():
+                    self.say(commands.Basic.QosOk())
+                case commands.Basic.Consume():
+                    if let_in:
+                        self.say(commands.Basic.ConsumeOk("us"))
+                    return
+
     async def read(self) -> object:
         head = await self.reader.readexactly(7)
         kind, _, size = struct.unpack(">BHI", head)
@@ -92,8 +117,10 @@ class Conversation:
                     self.heartbeats += 1
                 case commands.Exchange.Declare():
                     self.say(commands.Exchange.DeclareOk())
+                case commands.Queue.Declare() as declare:
+                    self.say(commands.Queue.DeclareOk(declare.queue, 0, 0))
                 case commands.Basic.Publish() as publish:
-                    message = Message(len(self.received) + 1, publish, header.ContentHeader())
+                    message = Message(len(self.received) + 1, publish, header.ContentHeader(0, -1))
                 case header.ContentHeader() as found:
                     assert message is not None
                     message.header = found

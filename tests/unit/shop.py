@@ -37,7 +37,7 @@ class OrderPlaced(DomainEvent, type="order.placed", aggregate="order"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountCreated(DomainEvent):
+class AccountOpened(DomainEvent):
     account_id: UUID
     email: str
     role: Role = Role.USER

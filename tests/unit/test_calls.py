@@ -14,13 +14,13 @@ from outrider import ConfigurationError, DatabaseUnavailable, DecodeError, Event
 from outrider.calls import HandlerCalls
 from outrider.scopes import GivenScope, Scope, current_scope
 from outrider.signals import EventHandled, Signal
-from tests.unit.shop import AccountCreated
+from tests.unit.shop import AccountOpened
 
 QUICK = timedelta(milliseconds=20)
 
 
 def created() -> EventEnvelope:
-    return AccountCreated(account_id=uuid4(), email="a@example.org").to_envelope()
+    return AccountOpened(account_id=uuid4(), email="a@example.org").to_envelope()
 
 
 class Handler:
@@ -192,20 +192,20 @@ async def test_each_handler_has_a_scope_of_its_own_which_ends_with_it() -> None:
 
     handlers, seen = Handlers(), []
 
-    async def first(event: AccountCreated, session: Session) -> None:
+    async def first(event: AccountOpened, session: Session) -> None:
         seen.append(session)
 
-    async def second(session: Session, event: AccountCreated) -> None:
+    async def second(session: Session, event: AccountOpened) -> None:
         seen.append(session)
         assert closed == opened[:1]
         raise ValueError("after the scope was opened")
 
     # Annotations of local classes are found only if they are no strings.
     for target in (first, second):
-        target.__annotations__ = {"event": AccountCreated, "session": Session}
-        handlers.handles(AccountCreated)(target)
+        target.__annotations__ = {"event": AccountOpened, "session": Session}
+        handlers.handles(AccountOpened)(target)
 
-    failures = await HandlerCalls(scope=scope).deliver(created(), handlers.of("AccountCreated"))
+    failures = await HandlerCalls(scope=scope).deliver(created(), handlers.of("AccountOpened"))
 
     assert seen == opened
     assert len(set(seen)) == 2
@@ -220,22 +220,22 @@ class Mailer:
 async def test_handler_that_needs_a_scope_is_refused_at_the_start_without_one() -> None:
     handlers = Handlers()
 
-    @handlers.handles(AccountCreated)
-    async def wants(event: AccountCreated, mailer: Mailer) -> None: ...
+    @handlers.handles(AccountOpened)
+    async def wants(event: AccountOpened, mailer: Mailer) -> None: ...
 
     with pytest.raises(ConfigurationError, match="wants asks for mailer"):
-        HandlerCalls().check(handlers.of("AccountCreated"))
+        HandlerCalls().check(handlers.of("AccountOpened"))
 
 
 async def test_class_with_dependencies_comes_from_the_scope() -> None:
     handlers, seen = Handlers(), []
 
-    @handlers.handles(AccountCreated)
+    @handlers.handles(AccountOpened)
     class Welcome:
         def __init__(self, mailer: Mailer) -> None:
             self.mailer = mailer
 
-        async def handle(self, event: AccountCreated) -> None:
+        async def handle(self, event: AccountOpened) -> None:
             seen.append((self.mailer, event))
 
     mailer = Mailer()
@@ -245,7 +245,7 @@ async def test_class_with_dependencies_comes_from_the_scope() -> None:
         yield GivenScope({Welcome: Welcome(mailer)})
 
     envelope = created()
-    failures = await HandlerCalls(scope=scope).deliver(envelope, handlers.of("AccountCreated"))
+    failures = await HandlerCalls(scope=scope).deliver(envelope, handlers.of("AccountOpened"))
 
     assert failures == []
     assert seen == [(mailer, envelope.to_event())]

@@ -113,3 +113,21 @@ def test_body_that_is_no_json_is_a_decode_error() -> None:
         _ = broken.payload
     with pytest.raises(DecodeError, match="cloud event"):
         from_structured(json.dumps([1]))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"subject": ""}, {"time": "2026-01-01T00:00:00"}, {"type": ""}, {"eventversion": "-1"}]
+)
+def test_attributes_that_make_no_valid_event_are_a_decode_error(bad: dict[str, str]) -> None:
+    fine = {
+        "specversion": "1.0",
+        "id": "0195d0a2-0000-7000-8000-000000000001",
+        "type": "order.placed",
+        "time": "2026-01-01T00:00:00Z",
+        "subject": "1",
+        "aggregatetype": "order",
+    }
+
+    from_attributes(fine, b"{}")
+    with pytest.raises(DecodeError):
+        from_attributes({**fine, **bad}, b"{}")

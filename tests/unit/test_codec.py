@@ -23,7 +23,7 @@ from outrider import (
     upcasts,
 )
 from tests.unit.shop import (
-    AccountCreated,
+    AccountOpened,
     Everything,
     Line,
     Node,
@@ -66,8 +66,8 @@ def everything(**fields: Any) -> Everything:
     return Everything(**{**usual, **fields})
 
 
-def account(**fields: Any) -> AccountCreated:
-    return AccountCreated(**{"account_id": uuid4(), "email": "a@example.org", **fields})
+def account(**fields: Any) -> AccountOpened:
+    return AccountOpened(**{"account_id": uuid4(), "email": "a@example.org", **fields})
 
 
 def stored(event: DomainEvent, **changes: Any) -> str:
@@ -238,7 +238,7 @@ def test_nesting_within_the_limit_is_fine() -> None:
 
 MISSING = json.dumps({"email": "a"})
 BAD_TEXTS: dict[str, tuple[str, str]] = {
-    "missing field": ("{}", "AccountCreated version 1.*missing required field `account_id`"),
+    "missing field": ("{}", "AccountOpened version 1.*missing required field `account_id`"),
     "missing event id": (
         json.dumps(
             {"account_id": str(uuid4()), "email": "a", "occurred_at": "2026-01-01T00:00:00Z"}
@@ -260,7 +260,7 @@ def test_bad_stored_text_is_a_decode_error_naming_type_and_field(case: str) -> N
     text, message = BAD_TEXTS[case]
 
     with pytest.raises(DecodeError, match=message) as caught:
-        deserialize_event("AccountCreated", text)
+        deserialize_event("AccountOpened", text)
 
     assert isinstance(caught.value, ValueError)
     assert "nobody" not in str(caught.value)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
-from tests.unit.shop import AccountCreated, OrderPlaced
+from tests.unit.shop import AccountOpened, OrderPlaced
 
 CANARY = "canary-user-7"
 
@@ -86,13 +86,13 @@ def test_payload_as_reads_events_and_any_other_type() -> None:
         title: str
         big: int
 
-    event = AccountCreated(account_id=uuid4(), email="a@example.org")
+    event = AccountOpened(account_id=uuid4(), email="a@example.org")
 
-    assert event.to_envelope().payload_as(AccountCreated) == event
+    assert event.to_envelope().payload_as(AccountOpened) == event
     assert envelope().payload_as(Title) == Title("Käse", 2**90)
     with pytest.raises(DecodeError, match=r"session.created as Title.*`title`"):
         envelope(payload={}).payload_as(Title)
-    with pytest.raises(DecodeError, match=r"AccountCreated: is not a order\.placed"):
+    with pytest.raises(DecodeError, match=r"AccountOpened: is not a order\.placed"):
         event.to_envelope().payload_as(OrderPlaced)
 
 

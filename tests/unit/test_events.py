@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from outrider import ConfigurationError, DomainEvent, EventBus, EventId, InvalidEvent
-from tests.unit.shop import AccountCreated, OrderPlaced
+from tests.unit.shop import AccountOpened, OrderPlaced
 
 ORDER = uuid4()
 
@@ -31,9 +31,9 @@ def test_class_keywords_name_type_and_aggregate() -> None:
 
 
 def test_type_defaults_to_the_class_name_and_aggregate_to_the_id_field() -> None:
-    event = AccountCreated(account_id=ORDER, email="a@example.org")
+    event = AccountOpened(account_id=ORDER, email="a@example.org")
 
-    assert event.event_type == "AccountCreated"
+    assert event.event_type == "AccountOpened"
     assert (event.aggregate_type, event.aggregate_id) == ("account", str(ORDER))
 
 
@@ -111,11 +111,11 @@ def test_equal_fields_make_equal_events_and_replace_checks_again() -> None:
 
 
 def test_printing_an_event_shows_no_field() -> None:
-    event = AccountCreated(account_id=ORDER, email="canary@example.org")
+    event = AccountOpened(account_id=ORDER, email="canary@example.org")
 
     for text in (repr(event), str(event), f"{event}", f"{event!r}"):
         assert "canary" not in text
-        assert "AccountCreated" in text
+        assert "AccountOpened" in text
         assert str(event.event_id) in text
 
 

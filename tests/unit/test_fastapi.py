@@ -17,6 +17,7 @@ from outrider.context import current_metadata
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     RequestEvents,
+    RequestMetadata,
     health_router,
     outrider_lifespan,
 )
@@ -98,8 +99,9 @@ def app() -> FastAPI:
     app.add_middleware(EventContextMiddleware, user_of=lambda scope: CANARY)
 
     @app.get("/metadata")
-    async def metadata() -> dict[str, Any]:
+    async def metadata(asked_for: RequestMetadata) -> dict[str, Any]:
         now: EventMetadata = current_metadata()
+        assert asked_for is now
         return {
             "correlation_id": now.correlation_id,
             "traceparent": now.traceparent,

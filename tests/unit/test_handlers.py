@@ -18,35 +18,35 @@ from outrider import (
     handles,
 )
 from outrider.handlers import HANDLERS
-from tests.unit.shop import AccountCreated, OrderPlaced
+from tests.unit.shop import AccountOpened, OrderPlaced
 
 
-def created() -> AccountCreated:
-    return AccountCreated(account_id=uuid4(), email="a@example.org")
+def created() -> AccountOpened:
+    return AccountOpened(account_id=uuid4(), email="a@example.org")
 
 
 async def test_function_gets_the_typed_event() -> None:
     handlers, seen = Handlers(), []
 
-    @handlers.handles(AccountCreated)
-    async def remember(event: AccountCreated) -> None:
+    @handlers.handles(AccountOpened)
+    async def remember(event: AccountOpened) -> None:
         seen.append(event)
 
     event = created()
     await InMemoryEventBus(handlers).publish(event.to_envelope())
 
     assert seen == [event]
-    assert [h.name for h in handlers.of("AccountCreated")] == [
+    assert [h.name for h in handlers.of("AccountOpened")] == [
         f"{__name__}.test_function_gets_the_typed_event.<locals>.remember"
     ]
-    assert isinstance(handlers.of("AccountCreated")[0], EventHandler)
+    assert isinstance(handlers.of("AccountOpened")[0], EventHandler)
 
 
 async def test_parameters_decide_what_is_handed_over() -> None:
     handlers, seen = Handlers(), []
 
-    @handlers.handles(AccountCreated)
-    def plain(envelope: EventEnvelope, event: AccountCreated, metadata: EventMetadata) -> None:
+    @handlers.handles(AccountOpened)
+    def plain(envelope: EventEnvelope, event: AccountOpened, metadata: EventMetadata) -> None:
         seen.append((envelope, event, metadata))
 
     event = created()
@@ -59,12 +59,12 @@ async def test_parameters_decide_what_is_handed_over() -> None:
 async def test_class_handler_is_made_anew_for_each_event() -> None:
     handlers, instances = Handlers(), []
 
-    @handlers.handles(AccountCreated)
+    @handlers.handles(AccountOpened)
     class Welcome:
         def __init__(self) -> None:
             instances.append(self)
 
-        async def handle(self, event: AccountCreated) -> None:
+        async def handle(self, event: AccountOpened) -> None:
             assert event.email == "a@example.org"
 
     bus = InMemoryEventBus(handlers)
@@ -77,21 +77,21 @@ async def test_class_handler_is_made_anew_for_each_event() -> None:
 async def test_one_handler_for_several_events() -> None:
     handlers, seen = Handlers(), []
 
-    @handlers.handles(AccountCreated, OrderPlaced)
+    @handlers.handles(AccountOpened, OrderPlaced)
     async def note(event: DomainEvent) -> None:
         seen.append(event.event_type)
 
     await InMemoryEventBus(handlers).publish(created().to_envelope())
 
-    assert seen == ["AccountCreated"]
-    assert [event_type for event_type, _ in handlers] == ["AccountCreated", "order.placed"]
+    assert seen == ["AccountOpened"]
+    assert [event_type for event_type, _ in handlers] == ["AccountOpened", "order.placed"]
 
 
 def test_module_level_decorator_registers_and_returns_the_function() -> None:
-    def react(event: AccountCreated) -> None: ...
+    def react(event: AccountOpened) -> None: ...
 
-    assert handles(AccountCreated)(react) is react
-    assert HANDLERS.of("AccountCreated")[-1].name.endswith("react")
+    assert handles(AccountOpened)(react) is react
+    assert HANDLERS.of("AccountOpened")[-1].name.endswith("react")
     assert HANDLERS.of("nobody.asked") == []
 
 
@@ -103,18 +103,18 @@ def test_what_is_no_event_class_is_refused() -> None:
 def test_class_without_handle_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="needs a method named handle"):
 
-        @Handlers().handles(AccountCreated)
+        @Handlers().handles(AccountOpened)
         class Nothing: ...
 
 
 async def test_undecodable_event_is_a_decode_error_of_that_handler() -> None:
     handlers = Handlers()
 
-    @handlers.handles(AccountCreated)
-    async def never(event: AccountCreated) -> None:
+    @handlers.handles(AccountOpened)
+    async def never(event: AccountOpened) -> None:
         pytest.fail("called with an event that cannot be read")
 
-    stranger = DomainEvent("AccountCreated", "account", 1, {"email": 5}).to_envelope()
+    stranger = DomainEvent("AccountOpened", "account", 1, {"email": 5}).to_envelope()
 
-    with pytest.raises(DecodeError, match="AccountCreated version 1"):
-        await handlers.of("AccountCreated")[0].handle(stranger)
+    with pytest.raises(DecodeError, match="AccountOpened version 1"):
+        await handlers.of("AccountOpened")[0].handle(stranger)

@@ -93,3 +93,21 @@ def test_every_two_seconds_a_lane_is_looked_at_from_the_beginning() -> None:
     assert 1001 in seen
     assert seen.count(0) >= 3
     assert 0 in seen[20:]
+
+
+def test_what_was_sent_back_lowers_the_floor_until_it_is_settled() -> None:
+    clock = Clock()
+    floors = Floors(clock)
+    floors.lease({1: 7})
+    floors.for_claim([1])
+    floors.settled([claimed(1000)], [])
+    for _ in range(2):
+        clock.now += 0.6
+        floors.for_claim([1])
+    assert floors.for_claim([1]) == [1001]
+
+    floors.found(1, 40)
+    assert floors.for_claim([1]) == [40]
+    floors.settled([claimed(40)], [])
+    clock.now += 0.6
+    assert floors.for_claim([1])[0] <= 41

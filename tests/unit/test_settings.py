@@ -35,7 +35,7 @@ def test_environment_overrides_defaults() -> None:
     settings = read_settings({}, environment)
     config = settings.relay_config()
 
-    assert settings.values["rabbitmq_exchange"] == "shop"
+    assert settings.values["destination"] == "shop"
     assert config.poll_interval == timedelta(seconds=2.5)
     assert (config.batch_size, config.max_retries) == (500, 4)
     assert config.retention == timedelta(days=3)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from outrider.cli.relay import config, relay
+from outrider.cli.doctor import doctor
+from outrider.cli.operations import discard, failed, purge, replay, retry, show, status
+from outrider.cli.relay import config, consume, relay
 from outrider.cli.schema import schema
 
 
@@ -17,6 +19,8 @@ def app() -> None:
     """
 
 
-app.add_command(schema)
-app.add_command(relay)
-app.add_command(config)
+for command in (
+    *(schema, relay, consume, config, doctor),
+    *(status, failed, show, retry, discard, purge, replay),
+):
+    app.add_command(command)

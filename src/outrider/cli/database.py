@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote, quote_plus
 
 import click
-from sqlalchemy import URL, NullPool, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import URL, NullPool
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.errors import ConfigurationError
+from outrider.sql.engines import with_driver
 from outrider.sql.names import OutboxNames
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_DRIVERS: Final = {
-    "postgresql": "postgresql+asyncpg",
-    "postgres": "postgresql+asyncpg",
-    "sqlite": "sqlite+aiosqlite",
-}
-_SUPPORTED: Final = {"postgresql+asyncpg", "postgresql+psycopg", "sqlite+aiosqlite"}
 
 
 class ProblemFound(click.ClickException):
@@ -45,23 +39,10 @@ def _database_url(_: click.Context, __: click.Parameter, value: str) -> URL:
 
 
 def database_url(value: str) -> URL:
-    """A URL as others write it, with a driver for asyncio; never repeated in an error."""
     try:
-        url = make_url(value)
-    except (ArgumentError, ValueError):
-        raise click.BadParameter("this is not a database URL") from None
-    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-    if url.drivername not in _SUPPORTED:
-        raise click.BadParameter(f"{url.drivername}: use postgresql://… or sqlite:///…")
-    return _ssl_for_asyncpg(url)
-
-
-def _ssl_for_asyncpg(url: URL) -> URL:
-    """libpq and most hosters write sslmode; asyncpg calls the same values ssl."""
-    if url.drivername != "postgresql+asyncpg" or "sslmode" not in url.query:
-        return url
-    others = url.difference_update_query(["sslmode"])
-    return others.update_query_pairs([("ssl", str(url.query["sslmode"]))])
+        return with_driver(value)
+    except ConfigurationError as problem:
+        raise click.BadParameter(str(problem)) from None
 
 
 def database_option(command: Callable[P, R]) -> Callable[P, R]:

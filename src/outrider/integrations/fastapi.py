@@ -13,7 +13,8 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[fastapi]'") from None
 
 from outrider.bus import EventBus
-from outrider.context import event_context
+from outrider.context import current_metadata, event_context
+from outrider.envelope import EventMetadata
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 RequestEvents = Annotated[EventBus, Depends(EventBus)]
 """What this request raises; flush it before the commit."""
+
+
+async def _metadata() -> EventMetadata:
+    return current_metadata()
+
+
+RequestMetadata = Annotated[EventMetadata, Depends(_metadata)]
+"""What this request's events carry, such as its id; EventContextMiddleware fills it in."""
 
 UserOf = Callable[["Scope"], str | None]
 _MOST_ID = 128

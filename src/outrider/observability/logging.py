@@ -29,6 +29,10 @@ if TYPE_CHECKING:
         | s.SourceAvailable
     )
 
+_NAMES: Final = (
+    *("sink", "consumer", "handler", "event_id", "event_type", "correlation_id"),
+    *("attempt", "outcome", "duration_ms", "reason"),
+)
 _relay: Final = logging.getLogger("outrider.relay")
 _consumer: Final = logging.getLogger("outrider.consumer")
 _audit: Final = logging.getLogger("outrider.audit")
@@ -59,6 +63,21 @@ def log_signals(signal: s.Signal) -> None:
             _log_consumer(signal)
         case _:
             _log_state(signal)
+
+
+class EventFormatter(logging.Formatter):
+    """For plain text: ends a line with what is said of its event, as name=value."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is given
+        found = ((name, getattr(record, name, None)) for name in _NAMES)
+        facts = [f"{name}={_quoted(value)}" for name, value in found if value is not None]
+        return " ".join([super().formatMessage(record), *facts])
+
+
+def _quoted(value: object) -> str:
+    """So that a stranger's correlation id cannot pass for several facts."""
+    text = str(value)
+    return repr(text) if " " in text else text
 
 
 def _log_state(signal: _StateSignal) -> None:

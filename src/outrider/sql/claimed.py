@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Where to find them in a row of the claim.
+POSITION: Final = 0
 LANE: Final = 2
 KEY: Final = 12
 
@@ -48,5 +49,5 @@ def event_of(row: Any) -> ClaimedEvent:
         row[1], row[3], row[4], row[5], row[6], row[7], row[13].encode(), metadata
     )
     retries, crashes, most = row[9:12]
-    place = row[0], row[LANE]
+    place = row[POSITION], row[LANE]
     return ClaimedEvent(*place, envelope, row[8], retries, crashes, most, row[KEY], problem)

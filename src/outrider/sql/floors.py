@@ -58,6 +58,12 @@ class Floors:
         """Something was found below the floor: look from the beginning at once."""
         self._rescan_at[lane] = 0.0
 
+    def found(self, lane: int, position: int) -> None:
+        """This is pending. If it lies below the floor, somebody sent it back: go on from there."""
+        for known in (self._settled, self._recent, self._floors):
+            if position < known.get(lane, 0):
+                known[lane] = position
+
     def settled_of(self, aggregate_key: int) -> int:
         """Up to where an aggregate is known to be settled; nothing older of it can turn up."""
         return self._aggregates.get(aggregate_key, 0)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from outrider.errors import OutriderError
 from outrider.ports import LANES_FREE, Lease
 from outrider.routing import DEFAULT_SINK
-from outrider.sql.claimed import KEY, LANE, Portions, event_of
+from outrider.sql.claimed import KEY, LANE, POSITION, Portions, event_of
+from outrider.sql.delivered import delivered_channel
 from outrider.sql.floors import Floors
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.links import Links
+from outrider.sql.listening import Ears
 from outrider.sql.postgres_sql import Sql
 from outrider.sql.tables import OutboxTables
+from outrider.sql.wakeup import waker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outrider.ports import ClaimedEvent, RefusedEvent
-
-_LISTEN_PROBE: Final = 5.0
 
 
 class PostgresOutbox:
@@ -41,6 +39,7 @@ class PostgresOutbox:
         park: bool = False,
         deadline: float = 10.0,
         floors: Floors | None = None,
+        announce: bool = False,
     ) -> None:
         self.sink = sink
         names = (tables or OutboxTables()).names
@@ -49,8 +48,9 @@ class PostgresOutbox:
         self._engine = engine
         self._links = Links(engine, deadline)
         self._floors, self._portions = floors or Floors(), Portions()
-        self._ears: asyncio.Task[None] | None = None
+        self._ears = Ears(self._links, self._channel, self._on_notify)
         self._wake: Callable[[str], None] = lambda _source: None
+        self._readers = waker_of(engine.sync_engine, delivered_channel(names)) if announce else None
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         async def prepare(link: Connection[Any]) -> None:
@@ -60,9 +60,7 @@ class PostgresOutbox:
         self._links.pooled = True  # until a notification shows that there is nobody in between
         await self._links.run(prepare)
         self._wake = wake
-        heard = asyncio.Event()
-        self._ears = asyncio.create_task(self._listen(heard), name="outrider-listen")
-        listens = await self._hears(heard)
+        listens = await self._ears.open()
         self._links.pooled = not listens
         where = self._engine.url.render_as_string(hide_password=True)
         return f"{where} ({'notified' if listens else 'polling only: no notification arrives'})"
@@ -104,6 +102,8 @@ class PostgresOutbox:
         async def read(link: Connection[Any]) -> list[ClaimedEvent]:
             asked = (self.sink, numbers, floors, per_lane, limit)
             rows = await link.fetch(self._sql.claim, *asked)
+            for row in rows:
+                self._floors.found(row[LANE], row[POSITION])
             late = await self._late(link, rows, dict(zip(numbers, floors, strict=True)))
             self._portions.learn(rows, limit)
             return [event_of(row) for row in rows if row[KEY] not in late]
@@ -147,6 +147,8 @@ class PostgresOutbox:
             return changed
 
         changed = await self._links.run(write) if accepted or refused else 0
+        if self._readers and accepted:
+            self._readers.poke()
         left = [*unknown, *(r.event for r in refused if r.wait is not None)]
         self._floors.settled([*accepted, *(r.event for r in refused)], left)
         return changed
@@ -167,51 +169,11 @@ class PostgresOutbox:
         )
 
     async def close(self) -> None:
-        if self._ears is not None:
-            self._ears.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._ears
+        await self._ears.close()
         await self._links.close()
 
-    async def _hears(self, heard: asyncio.Event) -> bool:
-        """A pooler swallows LISTEN without a word, so one notification is sent to ourselves."""
-        with suppress(OutriderError, TimeoutError):
-            async with asyncio.timeout(2):
-                await heard.wait()
-                heard.clear()
-                await self._links.run(
-                    lambda link: link.execute("SELECT pg_notify($1, '')", self._channel)
-                )
-                await heard.wait()
-                return True
-        return False
-
-    async def _listen(self, heard: asyncio.Event) -> None:
-        """Listen until cancelled; a connection that died quietly is found by asking it."""
-        while True:
-            link = None
-            try:
-                async with asyncio.timeout(_LISTEN_PROBE):
-                    link = await self._links.connect()
-                    await link.add_listener(self._channel, self._on_notify(heard))
-                heard.set()
-                while True:
-                    await asyncio.sleep(_LISTEN_PROBE)
-                    await link.fetchval("SELECT 1", timeout=_LISTEN_PROBE)
-            except asyncio.CancelledError:
-                raise
-            except Exception:  # noqa: BLE001 - polling goes on; listening is tried again
-                await asyncio.sleep(1)
-            finally:
-                if link is not None:
-                    link.terminate()
-
-    def _on_notify(self, heard: asyncio.Event) -> Callable[..., None]:
-        def notified(_link: object, _pid: int, _channel: str, word: str) -> None:
-            heard.set()
-            self._wake(LANES_FREE if word == LANES_FREE else "notify")
-
-        return notified
+    def _on_notify(self, word: str) -> None:
+        self._wake(LANES_FREE if word == LANES_FREE else "notify")
 
 
 def _count(status: str) -> int:

@@ -22,7 +22,7 @@ from outrider.sql.tables import DISCARDED, FAILED, PENDING, PUBLISHED, OutboxTab
 from outrider.sql.wakeup import waker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from sqlalchemy import ColumnElement, Row
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     OnProgress = Callable[[int], None]
 
 STEP: Final = 1_000
+CHANGES: Final = {
+    "retry": (FAILED,),
+    "discard": (FAILED, PENDING),
+    "purge": (PUBLISHED, DISCARDED),
+}
+"""Which states each action is about; events in others are left alone."""
 
 
 class CountChanged(ConfigurationError):
@@ -47,6 +53,12 @@ class OutboxRepair:
         self._outbox = self._tables.outbox
         self._who = who
 
+    async def count(self, action: str, wanted: EventFilter) -> int:
+        """How many events the action would change."""
+        number = select(func.count()).select_from(self._outbox)
+        async with self._engine.connect() as db:
+            return await db.scalar(number.where(*self._where(wanted, action))) or 0
+
     async def retry(self, wanted: EventFilter, expected: int | None = None) -> int:
         """Failed events become pending again, with all their attempts; relays are woken up."""
         fresh = {
@@ -55,24 +67,22 @@ class OutboxRepair:
             "crash_count": 0,
             "next_retry_at": None,
         }
-        changed = await self._change("retry", wanted, [FAILED], fresh, expected)
+        changed = await self._change("retry", wanted, fresh, expected)
         self._wake()
         return changed
 
     async def discard(self, wanted: EventFilter, expected: int | None = None) -> int:
         """Failed or pending events are given up: kept for a while, and never sent."""
         given_up = {"status": DISCARDED, "next_retry_at": None, "published_at": func.now()}
-        return await self._change("discard", wanted, [FAILED, PENDING], given_up, expected)
+        return await self._change("discard", wanted, given_up, expected)
 
     async def purge(self, wanted: EventFilter, expected: int | None = None) -> int:
         """Delete published and discarded events for good."""
-        states = [PUBLISHED, DISCARDED]
-        async with self._engine.begin() as db:
-            await self._agreed(db, wanted, states, expected)
+        await self._agreed("purge", wanted, expected)
         deleted = 0
         while True:
             async with self._engine.begin() as db:
-                some = await self._some(db, wanted, states)
+                some = await self._some(db, wanted, "purge")
                 await db.execute(delete(self._outbox).where(self._outbox.c.position.in_(some)))
                 deleted += len(some)
                 if len(some) < STEP:
@@ -83,42 +93,32 @@ class OutboxRepair:
         self,
         action: str,
         wanted: EventFilter,
-        states: Sequence[str],
         values: dict[str, Any],
         expected: int | None,
     ) -> int:
-        async with self._engine.begin() as db:
-            await self._agreed(db, wanted, states, expected)
+        await self._agreed(action, wanted, expected)
         changed = 0
         while True:
             async with self._engine.begin() as db:
-                some = await self._some(db, wanted, states)
+                some = await self._some(db, wanted, action)
                 c = self._outbox.c
-                here = and_(c.position.in_(some), c.status.in_(states))
+                here = and_(c.position.in_(some), c.status.in_(CHANGES[action]))
                 done = await db.execute(update(self._outbox).where(here).values(values))
                 changed += done.rowcount
                 if len(some) < STEP:
                     await self._note(db, action, wanted, changed)
                     return changed
 
-    async def _agreed(
-        self, db: AsyncConnection, wanted: EventFilter, states: Sequence[str], expected: int | None
-    ) -> None:
-        if expected is None:
-            return
-        number = select(func.count()).select_from(self._outbox)
-        found = await db.scalar(number.where(*self._where(wanted, states)))
-        if found != expected:
+    async def _agreed(self, action: str, wanted: EventFilter, expected: int | None) -> None:
+        if expected is not None and (found := await self.count(action, wanted)) != expected:
             raise CountChanged(f"{found} events match now, not {expected}; look again")
 
-    def _where(self, wanted: EventFilter, states: Sequence[str]) -> list[ColumnElement[bool]]:
-        return [*wanted.conditions(self._outbox), self._outbox.c.status.in_(states)]
+    def _where(self, wanted: EventFilter, action: str) -> list[ColumnElement[bool]]:
+        return [*wanted.conditions(self._outbox), self._outbox.c.status.in_(CHANGES[action])]
 
-    async def _some(
-        self, db: AsyncConnection, wanted: EventFilter, states: Sequence[str]
-    ) -> list[int]:
+    async def _some(self, db: AsyncConnection, wanted: EventFilter, action: str) -> list[int]:
         c = self._outbox.c
-        query = select(c.position).where(*self._where(wanted, states)).limit(STEP)
+        query = select(c.position).where(*self._where(wanted, action)).limit(STEP)
         return list(await db.scalars(query.order_by(c.position).with_for_update(skip_locked=True)))
 
     async def _note(self, db: AsyncConnection, action: str, wanted: EventFilter, n: int) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import Text, cast, delete, func, select, update
 
 from outrider.envelope import EventEnvelope, EventMetadata
+from outrider.routing import DEFAULT_SINK
 from outrider.sql.outbox import Outbox
 from outrider.sql.tables import PENDING, PUBLISHED
 
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 class OutboxRepository:
     """A relay does all of this better; the repository is for tools, tests and own loops.
 
+    It stores events for all sinks that the outbox's routes name, and looks after one of them.
     It keeps no lanes: two of them that fetch at once get the same events.
     """
 
-    def __init__(self, engine: AsyncEngine, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self, engine: AsyncEngine, outbox: Outbox | None = None, *, sink: str = DEFAULT_SINK
+    ) -> None:
         self._engine = engine
         self._outbox = outbox or Outbox()
         self._table = self._outbox.tables.outbox
+        self._of_sink = self._table.c.sink == sink
 
     async def store(
         self,
@@ -57,7 +62,7 @@ class OutboxRepository:
                 cast(c.payload, Text).label("data"),
                 cast(c.metadata, Text).label("meta"),
             )
-            .where(c.status == PENDING)
+            .where(self._of_sink, c.status == PENDING)
             .order_by(c.position)
             .limit(limit)
         )
@@ -69,8 +74,8 @@ class OutboxRepository:
         c = self._table.c
         change = (
             update(self._table)
-            .where(c.id == event_id, c.status == PENDING)
-            .values(status=PUBLISHED, published_at=func.now())
+            .where(self._of_sink, c.id == event_id, c.status == PENDING)
+            .values(status=PUBLISHED, published_at=func.now(), next_retry_at=None)
         )
         async with self._engine.begin() as connection:
             return (await connection.execute(change)).rowcount == 1
@@ -78,7 +83,9 @@ class OutboxRepository:
     async def delete_published_before(self, moment: datetime) -> int:
         """Forget published events; pending and failed ones stay, whatever their age."""
         c = self._table.c
-        old = delete(self._table).where(c.status == PUBLISHED, c.published_at < moment)
+        old = delete(self._table).where(
+            self._of_sink, c.status == PUBLISHED, c.published_at < moment
+        )
         async with self._engine.begin() as connection:
             return (await connection.execute(old)).rowcount
 

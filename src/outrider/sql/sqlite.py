@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.ports import LANES_FREE, Lease
 from outrider.routing import DEFAULT_SINK
 from outrider.sql.claimed import event_of
+from outrider.sql.delivered import delivered_channel
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.rows import LANES
+from outrider.sql.sqlite_link import SqliteLink, moment
 from outrider.sql.sqlite_sql import Sql
 from outrider.sql.tables import OutboxTables
 from outrider.sql.wakeup import waker_of
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import timedelta
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outrider.ports import ClaimedEvent, RefusedEvent
-
-T = TypeVar("T")
-_IN_MEMORY: Final = (None, "", ":memory:")
 
 
 class SqliteOutbox:
@@ -46,19 +43,14 @@ class SqliteOutbox:
         sink: str = DEFAULT_SINK,
         park: bool = False,
         deadline: float = 10.0,
+        announce: bool = False,
     ) -> None:
-        if engine.url.database in _IN_MEMORY:
-            raise ConfigurationError(
-                "a relay cannot share an in-memory SQLite database; give it a file"
-            )
         self.sink = sink
         names = (tables or OutboxTables()).names
         self._sql = Sql(names, park=park)
-        self._file = str(engine.url.database)
+        self._link = SqliteLink(engine, deadline)
         self._waker = waker_of(engine.sync_engine, names.channel)
-        self._deadline = deadline
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outrider-sqlite")
-        self._connection: sqlite3.Connection | None = None
+        self._readers = waker_of(engine.sync_engine, delivered_channel(names)) if announce else None
         self._stop_listening: Callable[[], None] = lambda: None
 
     async def open(self, wake: Callable[[str], None], /) -> str:
@@ -67,12 +59,12 @@ class SqliteOutbox:
             lanes = [{"sink": self.sink, "lane": lane} for lane in range(LANES)]
             db.executemany(self._sql.prepare, lanes)
 
-        await self._run(prepare)
+        await self._link.write(prepare)
         loop = asyncio.get_running_loop()
         self._stop_listening = self._waker.subscribe(
             lambda word: loop.call_soon_threadsafe(wake, word)
         )
-        return f"sqlite:///{self._file}"
+        return f"sqlite:///{self._link.file}"
 
     async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
         facts = {"sink": self.sink, "relay": relay.hex, "name": name, "wait": _after(duration)}
@@ -90,7 +82,7 @@ class SqliteOutbox:
             orphaned = frozenset(lane for lane, orphaned in free if orphaned)
             return Lease(lanes, orphaned, frozenset(surplus(lanes, share)))
 
-        return await self._run(renew)
+        return await self._link.write(renew)
 
     async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
         facts = {"sink": self.sink, "relay": relay.hex}
@@ -101,13 +93,13 @@ class SqliteOutbox:
             if lanes is None:
                 db.execute(self._sql.goodbye, facts)
 
-        await self._run(give)
+        await self._link.write(give)
         self._waker.poke(LANES_FREE)
 
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
         facts = {"sink": self.sink, "lanes": json.dumps(list(lanes)), "limit": limit, "now": now}
-        rows = await self._run(lambda db: db.execute(self._sql.claim, facts).fetchall())
+        rows = await self._link.write(lambda db: db.execute(self._sql.claim, facts).fetchall())
         return [event_of(_typed(row)) for row in rows]
 
     async def settle(
@@ -131,29 +123,29 @@ class SqliteOutbox:
             changed = db.executemany(self._sql.accept, done).rowcount if done else 0
             return changed + (db.executemany(self._sql.refuse, back).rowcount if back else 0)
 
-        return await self._run(write) if accepted or refused else 0
+        changed = await self._link.write(write) if accepted or refused else 0
+        if self._readers and accepted:
+            self._readers.poke()
+        return changed
 
     async def suspect(
         self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
         tried = [{**self._fence(relay, tokens, event), "by": by} for event in events]
-        await self._run(lambda db: db.executemany(self._sql.suspect, tried).rowcount)
+        await self._link.write(lambda db: db.executemany(self._sql.suspect, tried).rowcount)
 
     async def left(self, most: int, /) -> int:
         facts = {"sink": self.sink, "most": most}
-        (count,) = await self._run(lambda db: db.execute(self._sql.left, facts).fetchone())
+        (count,) = await self._link.write(lambda db: db.execute(self._sql.left, facts).fetchone())
         return int(count)
 
     async def forget(self, older_than: timedelta, limit: int, /) -> int:
         facts = {"sink": self.sink, "limit": limit, "wait": _before(older_than)}
-        return await self._run(lambda db: db.execute(self._sql.forget, facts).rowcount)
+        return await self._link.write(lambda db: db.execute(self._sql.forget, facts).rowcount)
 
     async def close(self) -> None:
         self._stop_listening()
-        if self._connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
-            self._connection = None
-        self._thread.shutdown(wait=False)
+        await self._link.close()
 
     def _fence(self, relay: UUID, tokens: Mapping[int, int], event: ClaimedEvent) -> dict[str, Any]:
         return {
@@ -164,40 +156,9 @@ class SqliteOutbox:
             "position": event.position,
         }
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
-
-    def _within(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """One transaction, which has the write lock from its beginning."""
-        try:
-            db = self._connection = self._connection or self._connect()
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(db)
-                db.execute("COMMIT")
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
-        except sqlite3.OperationalError as error:
-            if "no such" in str(error):
-                raise ConfigurationError(f"{error}; run `outrider schema check`") from None
-            raise DatabaseUnavailable(f"SQLite: {error.sqlite_errorname}") from None
-        return result
-
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._file, timeout=self._deadline, isolation_level=None)
-        # Readers and one writer side by side; a committed event survives a power cut.
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        return db
-
 
 def _typed(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (row[0], UUID(row[1]), *row[2:7], _moment(row[7]), _moment(row[8]), *row[9:])
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return (row[0], UUID(row[1]), *row[2:7], moment(row[7]), moment(row[8]), *row[9:])
 
 
 def _after(wait: timedelta | None) -> str | None:

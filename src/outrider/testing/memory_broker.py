@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 from outrider.cloudevents import from_attributes, to_attributes
-from outrider.errors import BrokerUnavailable, DecodeError
+from outrider.errors import BrokerUnavailable, DecodeError, InvalidEvent
 from outrider.ports import (
     ACCEPTED,
     HELD_BACK,
@@ -95,6 +95,11 @@ class MemoryBroker:
         self.messages.append(MemoryMessage(attributes or {}, data))
         self._wake()
 
+    async def handled(self, group: str = "default") -> None:
+        """Return when the group has acknowledged or set aside every message."""
+        while len(self._group(group).acknowledged) < len(self.messages):
+            await self._change()
+
     def stop(self) -> None:
         """An outage begins; what sources have in hand is lost to them, and comes again."""
         self._running = False
@@ -104,6 +109,9 @@ class MemoryBroker:
     def start(self) -> None:
         self._running = True
         self._wake()
+
+    def _group(self, name: str) -> _Group:
+        return self._groups.setdefault(name, _Group(name))
 
     def _check_reachable(self) -> None:
         if not self._running:
@@ -174,7 +182,7 @@ class MemorySource:
 
     def __init__(self, broker: MemoryBroker, group: str) -> None:
         self._broker = broker
-        self._group = broker._groups.setdefault(group, _Group(group))
+        self._group = broker._group(group)
         self._next = 0
         self._in_hand: dict[int, Delivery] = {}
         self._closed = False
@@ -204,6 +212,7 @@ class MemorySource:
             self._broker._check_reachable()
             self._group.acknowledged.add(delivery.message)
             self._in_hand.pop(delivery.message, None)
+            self._broker._wake()
 
     async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
         if not delivery.lost:
@@ -245,7 +254,7 @@ class MemorySource:
         message = self._broker.messages[number]
         try:
             delivery.envelope = from_attributes(message.attributes, message.data)
-        except DecodeError as error:
+        except (DecodeError, InvalidEvent) as error:
             delivery.problem = str(error)
         self._in_hand[number] = delivery
         return delivery

@@ -1,8 +1,8 @@
-"""RabbitMQ over AMQP 0-9-1: persistent messages with confirms, on a topic exchange.
+"""RabbitMQ over AMQP 0-9-1: persistent messages with confirms, and queues read in order.
 
 Accepted means that every queue the event was routed to has stored it. An event that no queue takes
 is refused, not lost. What it cannot do: tell whether an event in flight was stored when the
-connection broke, so such an event may arrive twice.
+connection broke, or an acknowledgement was heard; such an event may arrive twice.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ try:
 except ImportError as missing:
     raise ConfigurationError("pamqp is missing: pip install 'outrider[rabbitmq]'") from missing
 
-from outrider.brokers.rabbitmq.config import RabbitMQConfig
+from outrider.brokers.rabbitmq.config import RabbitMQConfig, RabbitMQSourceConfig
 from outrider.brokers.rabbitmq.publisher import RabbitMQPublisher
+from outrider.brokers.rabbitmq.source import RabbitMQSource
 from outrider.brokers.rabbitmq.topology import (
     Binding,
     Exchange,
@@ -30,6 +31,8 @@ __all__ = [
     "Queue",
     "RabbitMQConfig",
     "RabbitMQPublisher",
+    "RabbitMQSource",
+    "RabbitMQSourceConfig",
     "Topology",
     "messaging_topology",
 ]

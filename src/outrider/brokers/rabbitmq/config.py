@@ -1,9 +1,9 @@
-"""The publisher's settings, and the TLS that follows from them."""
+"""The settings of both sides, and the TLS that follows from them."""
 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RabbitMQConfig:
-    """How long to wait, how much to send, whom to trust."""
+class ConnectionConfig:
+    """How long to wait, whom to trust."""
 
     connect_timeout: timedelta = timedelta(seconds=5)
     """Longer rides out a slow network, shorter notices sooner that the broker is gone."""
@@ -25,10 +25,6 @@ class RabbitMQConfig:
     """For a whole call, connecting included; what is not confirmed by then is sent again later."""
     heartbeat: timedelta | None = timedelta(seconds=30)
     """Twice this time of silence is a lost connection; the broker may ask for less."""
-    max_message_size: int | None = 16 * 1024 * 1024
-    """Larger events are refused alone; the broker would close the channel on its neighbours too."""
-    source: str = "outrider"
-    """The CloudEvents attribute that says which system the events come from."""
     ca_file: Path | None = None
     """Trusted instead of the system's authorities; needs amqps://."""
     client_certificate: Path | None = None
@@ -39,11 +35,15 @@ class RabbitMQConfig:
     """Instead of the three above, with whatever it verifies; needs amqps://."""
 
     def __post_init__(self) -> None:
-        names = ("connect_timeout", "publish_timeout", "heartbeat", "max_message_size")
+        if problems := self._problems():
+            raise ConfigurationError(f"{type(self).__name__}: {'; '.join(problems)}")
+
+    def _problems(self) -> list[str]:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
         problems = [
             f"{name} must be positive"
-            for name in names
-            if (value := getattr(self, name)) is not None and value <= type(value)()
+            for name, value in given.items()
+            if type(value) in (int, timedelta) and value <= type(value)()
         ]
         if self.heartbeat and not 1 <= self.heartbeat.total_seconds() <= 65_535:
             problems.append("heartbeat must be between 1 and 65535 seconds")
@@ -51,15 +51,44 @@ class RabbitMQConfig:
             problems.append("client_key needs client_certificate")
         if self.ssl and (self.ca_file or self.client_certificate):
             problems.append("ssl excludes ca_file and client_certificate")
-        if problems:
-            raise ConfigurationError(f"RabbitMQConfig: {'; '.join(problems)}")
+        return problems
 
 
-def tls_context(address: Address, config: RabbitMQConfig) -> ssl.SSLContext | None:
+@dataclass(frozen=True, kw_only=True)
+class RabbitMQConfig(ConnectionConfig):
+    """How a publisher works."""
+
+    max_message_size: int | None = 16 * 1024 * 1024
+    """Larger events are refused alone; the broker would close the channel on its neighbours too."""
+    source: str = "outrider"
+    """The CloudEvents attribute that says which system the events come from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RabbitMQSourceConfig(ConnectionConfig):
+    """How a source works."""
+
+    prefetch: int = 256
+    """Most messages that the broker hands out ahead of their acknowledgement; more hides a slow
+    network. Have the same in all processes: a quorum queue keeps no order if one with less takes
+    over and dies."""
+    dead_letter_exchange: str | None = None
+    """Where `set_aside` publishes to, with the routing key kept; None takes the queue's own, or
+    else a queue called `<queue>.dlq`."""
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if self.prefetch > 65_535:
+            problems.append("prefetch must be at most 65535")
+        return problems
+
+
+def tls_context(address: Address, config: ConnectionConfig) -> ssl.SSLContext | None:
     """Verifies the broker's certificate and name, unless a context of the user's own does not."""
+    name = type(config).__name__
     if not address.tls:
         if config.ssl or config.ca_file or config.client_certificate:
-            raise ConfigurationError(f"RabbitMQConfig: TLS settings need amqps://, not {address}")
+            raise ConfigurationError(f"{name}: TLS settings need amqps://, not {address}")
         return None
     if config.ssl is not None:
         return config.ssl
@@ -69,5 +98,5 @@ def tls_context(address: Address, config: RabbitMQConfig) -> ssl.SSLContext | No
             context.load_cert_chain(config.client_certificate, config.client_key)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise ConfigurationError(f"RabbitMQConfig: ca_file or certificate: {why}") from error
+        raise ConfigurationError(f"{name}: ca_file or certificate: {why}") from error
     return context

@@ -1,4 +1,4 @@
-"""From an address to a wire that is ready to publish."""
+"""From an address to a wire that is ready for use."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _CAPABILITIES: Final = (
     "authentication_failure_close",
     "basic.nack",
     "connection.blocked",
+    "consumer_cancel_notify",
     "publisher_confirms",
 )
 

@@ -1,4 +1,4 @@
-"""An envelope as the frames of one AMQP message, marshalled by hand because it is the hot path."""
+"""Messages as the frames that publish them, marshalled by hand because it is the hot path."""
 
 from __future__ import annotations
 
@@ -63,14 +63,7 @@ class MessageWriter:
             header = self._header(envelope, kind)
         except UnicodeEncodeError:
             raise Unsendable("a header is no valid Unicode text") from None
-        if len(header) + FRAME_OVERHEAD > frame_max:
-            raise Unsendable(f"its headers need {len(header)} bytes, a frame has {frame_max}")
-        room = frame_max - FRAME_OVERHEAD
-        parts = [kind.publish, _FRAME.pack(_HEADER, CHANNEL, len(header)), header, _END]
-        for at in range(0, len(envelope.data), room):
-            piece = envelope.data[at : at + room]
-            parts += (_FRAME.pack(_BODY, CHANNEL, len(piece)), piece, _END)
-        return b"".join(parts)
+        return in_frames(kind.publish, header, envelope.data, frame_max)
 
     def _header(self, envelope: EventEnvelope, kind: _Kind) -> bytes:
         attributes = to_attributes(envelope, self._source)
@@ -106,9 +99,8 @@ class MessageWriter:
         attributes = to_attributes(envelope, self._source)
         headers = {"ce-" + name: attributes[name] for name in sorted(_OF_THE_KIND)}
         headers |= {"event_type": envelope.event_type, "aggregate_type": envelope.aggregate_type}
-        publish = _PUBLISH.pack(60, 40, 0) + self._exchange + event_type + _MANDATORY
         kind = _Kind(
-            publish=_frame(_METHOD, publish),
+            publish=publish_frame(self._exchange, event_type),
             headers=b"".join(self._name(name) + _long(value) for name, value in headers.items()),
             type=event_type,
         )
@@ -137,5 +129,18 @@ def _long(text: str) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def _frame(kind: int, payload: bytes) -> bytes:
-    return _FRAME.pack(kind, CHANNEL, len(payload)) + payload + _END
+def publish_frame(exchange: bytes, routing_key: bytes) -> bytes:
+    """The method that comes before a message; both names are short strings already."""
+    payload = _PUBLISH.pack(60, 40, 0) + exchange + routing_key + _MANDATORY
+    return _FRAME.pack(_METHOD, CHANNEL, len(payload)) + payload + _END
+
+
+def in_frames(publish: bytes, header: bytes, body: bytes, frame_max: int) -> bytes:
+    if len(header) + FRAME_OVERHEAD > frame_max:
+        raise Unsendable(f"its headers need {len(header)} bytes, a frame has {frame_max}")
+    room = frame_max - FRAME_OVERHEAD
+    parts = [publish, _FRAME.pack(_HEADER, CHANNEL, len(header)), header, _END]
+    for at in range(0, len(body), room):
+        piece = body[at : at + room]
+        parts += (_FRAME.pack(_BODY, CHANNEL, len(piece)), piece, _END)
+    return b"".join(parts)

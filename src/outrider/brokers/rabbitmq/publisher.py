@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from typing import TYPE_CHECKING, Final, Self
 
 from pamqp.base import Frame
 
-from outrider.brokers.rabbitmq.address import Address, parse_url
 from outrider.brokers.rabbitmq.batch import Batch
-from outrider.brokers.rabbitmq.config import RabbitMQConfig, tls_context
-from outrider.brokers.rabbitmq.login import connect
+from outrider.brokers.rabbitmq.config import RabbitMQConfig
+from outrider.brokers.rabbitmq.connection import Connection, translate
 from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import Topology, declarations
-from outrider.brokers.rabbitmq.wire import Closed, Lost, Wire
-from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.brokers.rabbitmq.wire import Lost, Wire
+from outrider.errors import BrokerUnavailable, OutriderError
 from outrider.ports import Outcome, Refused, Unknown, raise_unless_accepted
 
 if TYPE_CHECKING:
@@ -28,11 +26,7 @@ if TYPE_CHECKING:
 _CHUNK: Final = 65_536
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
 _NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
-
-# Reply codes that no waiting cures, unless the text says so.
-_MAY_PASS: Final = re.compile(r"limit|is down")
-_WHEN_OPENING: Final = frozenset({402, 403, 404, 405, 406, 503, 530, 540})
-_WHEN_PUBLISHING: Final = frozenset({403})
+_NO_PERMISSION: Final = frozenset({403})
 
 
 class RabbitMQPublisher:
@@ -52,18 +46,14 @@ class RabbitMQPublisher:
         config: RabbitMQConfig | None = None,
     ) -> None:
         self._config = config or RabbitMQConfig()
-        self._address = parse_url(url)
-        self._tls = tls_context(self._address, self._config)
+        self._connection = Connection(url, self._config, self._declare)
         self._exchange = exchange
         self._declarations = declarations((topology or Topology()).with_exchange(exchange))
         self._writer = MessageWriter(exchange, self._config.source)
         self._max_size = self._config.max_message_size
-        self._opening = asyncio.Lock()
-        self._wire: Wire | None = None
-        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<RabbitMQPublisher {self._address} exchange {self._exchange!r}>"
+        return f"<RabbitMQPublisher {self._connection.address} exchange {self._exchange!r}>"
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,16 +72,11 @@ class RabbitMQPublisher:
 
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
-        self._closed = False
-        await self._connected()
+        await self._connection.open()
 
     async def close(self) -> None:
         """What is in flight becomes unknown; `open` makes the publisher usable again."""
-        self._closed = True
-        async with self._opening:
-            wire, self._wire = self._wire, None
-            if wire is not None:
-                await wire.close()
+        await self._connection.close()
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -103,9 +88,9 @@ class RabbitMQPublisher:
             async with asyncio.timeout(limit.total_seconds()):
                 await self._deliver(batch)
         except TimeoutError:
-            blocked = self._wire and self._wire.blocked
+            blocked = self._connection.blocked
             why = f"blocked by the broker: {blocked}" if blocked else f"no answer within {limit}"
-            _give_up(batch, BrokerUnavailable(f"RabbitMQ at {self._address}: {why}"))
+            _give_up(batch, BrokerUnavailable(f"RabbitMQ at {self._connection.address}: {why}"))
         except OutriderError as error:
             _give_up(batch, error)
         raise_unless_accepted(batch.outcomes)
@@ -113,11 +98,11 @@ class RabbitMQPublisher:
     async def _deliver(self, batch: Batch) -> None:
         if batch.settled:
             return
-        wire = await self._connected()
+        wire = await self._connection.wire()
         try:
             await self._send_all(wire, batch)
         except Lost as lost:
-            error = _translate(lost, self._address, publishing=True)
+            error = translate(lost, self._connection.address, _NO_PERMISSION)
             batch.end(Unknown(str(error), error), self._verdict(lost, error))
         except BaseException:
             # A blocked broker takes what is in flight once it unblocks. Kept open, the connection
@@ -178,38 +163,9 @@ class RabbitMQPublisher:
 
         return verdict
 
-    async def _connected(self) -> Wire:
-        async with self._opening:
-            if self._closed:
-                raise BrokerUnavailable(f"{self!r} was closed")
-            if self._wire is not None and self._wire.error is not None:
-                self._wire.abort(self._wire.error)
-                self._wire = None
-            if self._wire is None:
-                self._wire = await self._connect()
-            return self._wire
-
-    async def _connect(self) -> Wire:
-        try:
-            async with asyncio.timeout(self._config.connect_timeout.total_seconds()):
-                wire = await connect(self._address, self._tls, self._heartbeat())
-                await self._declare(wire)
-                return wire
-        except (Lost, OSError, UnicodeError) as error:
-            raise _translate(error, self._address) from error
-
     async def _declare(self, wire: Wire) -> None:
-        try:
-            for method in self._declarations:
-                await wire.call(method, Frame, CHANNEL)
-        except BaseException:
-            wire.abort(Lost("not opened"))
-            raise
-
-    def _heartbeat(self) -> int:
-        if self._address.heartbeat is not None:
-            return self._address.heartbeat
-        return int(self._config.heartbeat.total_seconds()) if self._config.heartbeat else 0
+        for method in self._declarations:
+            await wire.call(method, Frame, CHANNEL)
 
 
 async def _flush(wire: Wire, batch: Batch, messages: list[bytes], indexes: list[int]) -> None:
@@ -221,28 +177,3 @@ async def _flush(wire: Wire, batch: Batch, messages: list[bytes], indexes: list[
 def _give_up(batch: Batch, error: OutriderError) -> None:
     unknown = Unknown(str(error), error)
     batch.end(unknown, lambda _: unknown)
-
-
-def _translate(error: Exception, address: Address, *, publishing: bool = False) -> OutriderError:
-    match error:
-        case Closed():
-            codes = _WHEN_PUBLISHING if publishing else _WHEN_OPENING
-            for_ever = error.code in codes and not _MAY_PASS.search(str(error))
-            why = str(error)
-        case ssl.SSLCertVerificationError():
-            for_ever, why = True, f"its certificate is not trusted: {error.verify_message}"
-        case ssl.SSLError():
-            cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            for_ever, why = not cut_off, f"no TLS: {error.reason}"
-        case UnicodeError():
-            for_ever, why = True, "the host's name is not valid"
-        case TimeoutError():
-            for_ever, why = False, "no connection in time"
-        case OSError():
-            for_ever, why = False, error.strerror or str(error)
-        case _:
-            for_ever, why = False, str(error)
-    kind = ConfigurationError if for_ever else BrokerUnavailable
-    translated = kind(f"RabbitMQ at {address}: {why}")
-    translated.__cause__ = error
-    return translated

@@ -46,10 +46,14 @@ class Queue:
     name: str
     bindings: tuple[Binding, ...] = ()
     kind: Literal["classic", "quorum"] = "classic"
+    single_active_consumer: bool = False
+    """The broker delivers to one consumer at a time, and to the next once that one is gone."""
     dead_letter_exchange: str | None = None
     """Where a consumer's rejected messages go; None drops them."""
     max_length: int | None = None
     """From then on events are refused; RabbitMQ's own default would drop the oldest instead."""
+    passive: bool = False
+    """Only check that it exists, for a user that may not configure it; the rest is believed."""
     arguments: Mapping[str, FieldValue] = field(default_factory=dict)
     """Anything else, by RabbitMQ's names; wins over the fields above."""
 
@@ -57,6 +61,8 @@ class Queue:
         arguments: dict[str, FieldValue] = {}
         if self.kind != "classic":
             arguments["x-queue-type"] = self.kind
+        if self.single_active_consumer:
+            arguments["x-single-active-consumer"] = True
         if self.dead_letter_exchange is not None:
             arguments["x-dead-letter-exchange"] = self.dead_letter_exchange
         if self.max_length is not None:
@@ -66,16 +72,22 @@ class Queue:
 
 @dataclass(frozen=True)
 class Topology:
-    """All that is declared when the publisher opens; what exists already with it is left alone."""
+    """All that is declared when either side opens; what exists already with it is left alone."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
 
-    def with_exchange(self, name: str) -> Topology:
+    def with_exchange(self, name: str, *, passive: bool = False) -> Topology:
         """The same, with a durable topic exchange of that name unless there is one."""
         if any(exchange.name == name for exchange in self.exchanges):
             return self
-        return Topology((Exchange(name), *self.exchanges), self.queues)
+        return Topology((Exchange(name, passive=passive), *self.exchanges), self.queues)
+
+    def with_queue(self, queue: Queue) -> Topology:
+        """The same, with this queue unless there is one of its name."""
+        if any(each.name == queue.name for each in self.queues):
+            return self
+        return Topology(self.exchanges, (*self.queues, queue))
 
 
 def messaging_topology(exchange: str = "messaging", *, audit: bool = False) -> Topology:
@@ -116,9 +128,13 @@ def _declarations(topology: Topology) -> Iterator[Frame]:
             arguments=dict(exchange.arguments),
         )
     for queue in topology.queues:
-        arguments = queue.all_arguments()
-        yield commands.Queue.Declare(queue=queue.name, durable=True, arguments=arguments)
-        for binding in queue.bindings:
+        yield commands.Queue.Declare(
+            queue=queue.name,
+            durable=True,
+            passive=queue.passive,
+            arguments=queue.all_arguments(),
+        )
+        for binding in () if queue.passive else queue.bindings:
             yield commands.Queue.Bind(
                 queue=queue.name, exchange=binding.exchange, routing_key=binding.routing_key
             )

@@ -1,4 +1,4 @@
-"""One AMQP 0-9-1 connection with one confirming channel: only what publishing needs."""
+"""One AMQP 0-9-1 connection with one confirming channel: only what our two sides need."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
-from pamqp import commands, frame, header
+from pamqp import commands, frame
 
+from outrider.brokers.rabbitmq.content import Content
 from outrider.brokers.rabbitmq.messages import CHANNEL, FRAME_OVERHEAD
+from outrider.brokers.rabbitmq.properties import MESSAGE_ID, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +25,7 @@ _GRACE: Final = 1.0
 _GOODBYE: Final = frame.marshal(
     commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0), 0
 )
+_LAST_WORD: Final = frame.marshal(commands.Connection.CloseOk(), 0)
 
 _FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
@@ -30,8 +33,10 @@ _CONFIRM: Final = struct.Struct(">QB")
 _METHOD, _CONTENT, _BODY, _BEAT, _END = 1, 2, 3, 8, 0xCE
 _ACK: Final = commands.Basic.Ack.index
 _NACK: Final = commands.Basic.Nack.index
+_DELIVER: Final = commands.Basic.Deliver.index
+_RETURN: Final = commands.Basic.Return.index
 
-_NACKED: Final = "nacked: a queue is full, or has failed"
+NACKED: Final = "nacked: a queue is full, or has failed"
 
 
 class Lost(Exception):
@@ -56,8 +61,20 @@ class Sender(Protocol):
     def lost(self, error: Lost, /) -> None: ...
 
 
+class Receiver(Protocol):
+    """Who hears what a queue delivers."""
+
+    def received(self, arguments: bytes, header: bytes, body: bytes, /) -> None:
+        """The arguments of the method that delivers, and the message without its frames."""
+
+    def lost(self, error: Lost, /) -> None: ...
+
+
 class Wire(asyncio.Protocol):
-    """Sends frames and counts confirms. Once it has an `error` it is of no use any more."""
+    """Sends frames, counts confirms and puts deliveries together.
+
+    Once it has an `error` it is of no use any more.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,6 +83,7 @@ class Wire(asyncio.Protocol):
         self.error: Lost | None = None
         self.blocked: str | None = None
         self.frame_max = FRAME_MAX
+        self.receiver: Receiver | None = None
         self._unread = b""
         self._answer: asyncio.Future[Frame] | None = None
         self._free = asyncio.Event()
@@ -74,20 +92,26 @@ class Wire(asyncio.Protocol):
         self._tag = 0
         self._oldest = 1
         self._pending: dict[int, tuple[Sender, int]] = {}
-        self._return: commands.Basic.Return | None = None
+        self._content: Content | None = None
         self._returned: dict[tuple[str, str], list[str]] = {}
         self._heartbeat = 0
         self._heard = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, request: Frame | bytes, answer: type[F], channel: int = 0) -> F:
-        """Send a method and wait for the one that answers it; one call at a time."""
+        """Send a method and wait for the one that answers it; one call at a time.
+
+        Given up, it ends the connection: the answer may still be on its way.
+        """
         if self.error is not None:
             raise self.error
         self._answer = self._loop.create_future()
         try:
             self.send(request, channel)
             found = await self._answer
+        except asyncio.CancelledError:
+            self.drop(Lost("a call on the same connection was given up"))
+            raise
         finally:
             self._answer = None
         if not isinstance(found, answer):
@@ -132,7 +156,7 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if farewell and not self._transport.is_closing():
-            # The broker hangs up when it has read this; it may read no more, though.
+            # The broker answers when it has read this; it may read no more, though.
             self._transport.write(farewell)
             self._loop.call_later(_GRACE, self._transport.abort)
         else:
@@ -144,6 +168,8 @@ class Wire(asyncio.Protocol):
         self._pending.clear()
         for sender in senders.values():
             sender.lost(error)
+        if self.receiver is not None:
+            self.receiver.lost(error)
 
     def abort(self, error: Lost) -> None:
         """As `drop`, without any good manners."""
@@ -173,6 +199,8 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
+            if data.endswith(_LAST_WORD):
+                self._transport.close()
             return
         self._heard = self._loop.time()
         try:
@@ -202,8 +230,8 @@ class Wire(asyncio.Protocol):
                 raise ValueError("no end of frame")
             if kind == _METHOD:
                 self._on_method(data, position, after)
-            elif kind == _CONTENT:
-                self._on_returned(data[position:after])
+            elif kind != _BEAT:
+                self._on_content(kind, data[position + FRAME_OVERHEAD - 1 : after - 1])
             position = after
         return data[position:]
 
@@ -211,12 +239,15 @@ class Wire(asyncio.Protocol):
         (index,) = _INDEX.unpack_from(data, start + 7)
         if index in (_ACK, _NACK):
             tag, bits = _CONFIRM.unpack_from(data, start + 11)
-            self._confirm(tag, multiple=bool(bits & 1), refusal=_NACKED if index == _NACK else None)
+            self._confirm(tag, multiple=bool(bits & 1), refusal=NACKED if index == _NACK else None)
+            return
+        if index in (_DELIVER, _RETURN):
+            self._content = Content(index, data[start + 11 : end - 1])
             return
         method = cast("Frame", frame.unmarshal(data[start:end])[2])
         match method:
-            case commands.Basic.Return():
-                self._return = method
+            case commands.Basic.Cancel():
+                self.drop(Lost("the broker ended the subscription: its queue is gone"), _GOODBYE)
             case commands.Connection.Blocked():
                 self.blocked = method.reason or "no reason given"
                 self._update()
@@ -249,15 +280,34 @@ class Wire(asyncio.Protocol):
                 returned = self._take_returned(sender, index) if self._returned else None
                 sender.confirmed(index, refusal or returned)
 
-    def _on_returned(self, data: bytes) -> None:
-        """A return comes before its confirm, and carries no tag but the message itself."""
-        returned, self._return = self._return, None
-        if returned is None:
+    def _on_content(self, kind: int, payload: bytes) -> None:
+        content = self._content
+        if content is None:
             raise ValueError("content without a method")
-        content = cast("header.ContentHeader", frame.unmarshal(data)[2])
+        if kind == _CONTENT:
+            content.add_header(payload)
+        else:
+            content.add_piece(payload)
+        if content.missing:
+            return
+        self._content = None
+        if content.method == _RETURN:
+            self._on_returned(content)
+        elif self.receiver is not None:
+            self.receiver.received(content.arguments, content.header, content.body)
+        else:
+            raise ValueError("a delivery that nobody asked for")
+
+    def _on_returned(self, content: Content) -> None:
+        """A return comes before its confirm, and carries no tag but the message itself."""
+        returned = commands.Basic.Return()
+        returned.unmarshal(content.arguments)
         key = returned.routing_key or ""
+        message_id = (
+            read_properties(content.header).get(MESSAGE_ID, b"\0")[1:].decode(errors="replace")
+        )
         reason = f"unroutable: {returned.reply_text}, no queue takes {key!r}"
-        self._returned.setdefault((content.properties.message_id or "", key), []).append(reason)
+        self._returned.setdefault((message_id, key), []).append(reason)
 
     def _take_returned(self, sender: Sender, index: int) -> str | None:
         key = sender.message_of(index)

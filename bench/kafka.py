@@ -1,0 +1,164 @@
+"""Outbox rows to Kafka: the relay beside aiokafka alone, and beside a bare loop around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.partitioner import DefaultPartitioner
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from bench.measure import Row, rows_of, save, show
+from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, events
+from bench.relay import BATCH, Bench
+from outrider import create_all
+from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
+from outrider.testing.services import Services
+
+TOPIC = "bench_relay"
+PARTITIONS = 4
+
+SEND = "aiokafka send, no database"
+SEND_BATCH = "send_batch, no database"
+PUBLISHER = "publisher, no database"
+CEILING = "bare claim, send, settle"
+OURS = "outrider to Kafka"
+
+Message = tuple[bytes, bytes, list[tuple[str, bytes]]]
+
+
+def message(event_id: str, aggregate_id: str, occurred_at: str, body: bytes) -> Message:
+    """Key, value and the CloudEvents headers that a reader needs at least."""
+    headers = {
+        "content-type": "application/json",
+        "ce_specversion": "1.0",
+        "ce_id": event_id,
+        "ce_source": "bench",
+        "ce_type": EVENT_TYPE,
+        "ce_subject": aggregate_id,
+        "ce_time": occurred_at,
+        "ce_aggregatetype": "order",
+        "ce_eventversion": "1",
+    }
+    encoded = [(name, value.encode()) for name, value in headers.items()]
+    return aggregate_id.encode(), body, encoded
+
+
+def messages(count: int) -> list[list[Message]]:
+    """Made beforehand: what is measured is the client."""
+    made = [
+        message(str(e.event_id), e.aggregate_id, e.occurred_at.isoformat(), e.data)
+        for e in events(count)
+    ]
+    return [made[at : at + BATCH] for at in range(0, count, BATCH)]
+
+
+@asynccontextmanager
+async def raw_producer(url: str) -> AsyncIterator[AIOKafkaProducer]:
+    """With the settings that were fastest here."""
+    async with AIOKafkaProducer(
+        bootstrap_servers=url.removeprefix("kafka://"),
+        enable_idempotence=True,
+        max_batch_size=1_000_000,
+        linger_ms=5,
+    ) as producer:
+        await producer.partitions_for(TOPIC)
+        yield producer
+
+
+async def send(producer: AIOKafkaProducer, batch: Sequence[Message]) -> None:
+    sent = [
+        await producer.send(TOPIC, value, key, headers=headers) for key, value, headers in batch
+    ]
+    await asyncio.gather(*sent)
+
+
+async def send_batch(producer: AIOKafkaProducer, batch: Sequence[Message]) -> None:
+    """One batch for each partition, filled by hand; all of it fits."""
+    numbers, find = list(range(PARTITIONS)), DefaultPartitioner()
+    filled = [producer.create_batch() for _ in numbers]
+    for key, value, headers in batch:
+        records = filled[find(key, numbers, numbers)]
+        assert records.append(key=key, value=value, headers=headers, timestamp=None)
+    sent = [await producer.send_batch(filled[n], TOPIC, partition=n) for n in numbers]
+    await asyncio.gather(*sent)
+
+
+class KafkaBench(Bench):
+    """The database and the loops of the relay's benchmark, another broker."""
+
+    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
+        self.services, self.engine, self.count = services, engine, count
+        self.url = services.kafka.url
+
+    def publisher(self) -> KafkaPublisher:
+        return KafkaPublisher(self.url, TOPIC, config=KafkaConfig(partitions=PARTITIONS))
+
+    async def raw(self, work: Callable[..., Awaitable[None]]) -> float:
+        batches = messages(self.count)
+        async with raw_producer(self.url) as producer:
+            started = time.perf_counter()
+            for batch in batches:
+                await work(producer, batch)
+            return self.count / (time.perf_counter() - started)
+
+    async def alone(self) -> float:
+        made = events(self.count)
+        async with self.publisher() as publisher:
+            started = time.perf_counter()
+            for at in range(0, self.count, BATCH):
+                await publisher.publish_all(made[at : at + BATCH])
+            return self.count / (time.perf_counter() - started)
+
+    async def ceiling(self) -> float:
+        async with raw_producer(self.url) as producer:
+
+            async def send_rows(rows: list[Any]) -> None:
+                made = [message(r[1], r[2], r[3].isoformat(), r[4].encode()) for r in rows]
+                await send_batch(producer, made)
+
+            return await self.bare(send_rows)
+
+    async def ours(self) -> float:
+        return await self.relay(self.publisher())
+
+
+async def _run(services: Services, rounds: int, count: int) -> list[Row]:
+    url = services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
+    engine = create_async_engine(url)
+    await create_all(engine)
+    bench = KafkaBench(services, engine, count)
+    async with bench.publisher():
+        pass  # the topic is there now
+    cases: dict[str, Callable[[], Awaitable[float]]] = {
+        SEND: lambda: bench.raw(send),
+        SEND_BATCH: lambda: bench.raw(send_batch),
+        PUBLISHER: bench.alone,
+        CEILING: bench.ceiling,
+        OURS: bench.ours,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            rate = await case()
+            if number:  # the first round warms up
+                rates[name].append(rate)
+    await engine.dispose()
+    return rows_of(rates, [SEND, CEILING])
+
+
+def run(rounds: int = 7, count: int = 20_000) -> dict[str, list[Row]]:
+    with Services() as services:
+        rows = asyncio.run(_run(services, rounds, count))
+    tables = {"to Kafka": rows}
+    show(f"to Kafka, events of {len(PAYLOAD)} bytes over {AGGREGATES} aggregates", rows)
+    save("kafka", tables, {"rounds": rounds, "count": count, "batch": BATCH})
+    return tables
+
+
+if __name__ == "__main__":
+    run()

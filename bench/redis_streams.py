@@ -1,0 +1,168 @@
+"""Outbox rows to Redis Streams: the relay beside redis-py's pipeline, and beside the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from hiredis import pack_command
+from redis.asyncio import Connection, Redis
+from redis.asyncio.connection import parse_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from bench.measure import Row, rows_of, save, show
+from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, events
+from bench.relay import BATCH, Bench
+from outrider import create_all
+from outrider.brokers.redis import RedisPublisher
+from outrider.testing.services import Services
+
+STREAM = "bench"
+
+PIPELINE = "redis-py pipeline, no database"
+PACKED = "packed by hand, no database"
+BARE_PIPELINE = "bare claim, pipeline, settle"
+CEILING = "bare claim, packed, settle"
+OURS_ALONE = "RedisPublisher, no database"
+OURS = "outrider to Redis"
+
+Event = tuple[str, str, str, bytes]
+"""Its id, its aggregate's id, its time and its payload."""
+
+
+def fields(event: Event) -> dict[str, Any]:
+    event_id, aggregate_id, created_at, data = event
+    return {
+        "id": event_id,
+        "type": EVENT_TYPE,
+        "aggregate_type": "order",
+        "aggregate_id": aggregate_id,
+        "created_at": created_at,
+        "data": data,
+    }
+
+
+class RedisBench(Bench):
+    """One database and one server for all cases."""
+
+    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
+        self.services, self.engine, self.count = services, engine, count
+        self.url = services.redis.url
+        self.events = [
+            (str(e.event_id), e.aggregate_id, e.occurred_at.isoformat(), e.data)
+            for e in events(count)
+        ]
+
+    async def pipelined(self, client: Redis, batch: Iterable[Event]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for event in batch:
+            pipeline.xadd(STREAM, fields(event))
+        await pipeline.execute()
+
+    async def packed(self, connection: Connection, batch: list[Event]) -> None:
+        """Nothing goes on if a reply is an error, but nothing is taken back either."""
+        commands = [
+            pack_command(
+                ("XADD", STREAM, "*", *(part for pair in fields(e).items() for part in pair))
+            )
+            for e in batch
+        ]
+        await connection.send_packed_command(b"".join(commands))
+        for _ in commands:
+            await connection.read_response()
+
+    async def connected(self) -> Connection:
+        connection = Connection(**parse_url(self.url), socket_timeout=None, protocol=2)
+        await connection.connect()
+        return connection
+
+    async def with_pipeline(self) -> float:
+        async with Redis.from_url(self.url) as client:
+            return await self._rate(lambda batch: self.pipelined(client, batch))
+
+    async def with_packed(self) -> float:
+        connection = await self.connected()
+        rate = await self._rate(lambda batch: self.packed(connection, batch))
+        await connection.disconnect()
+        return rate
+
+    async def ours_alone(self) -> float:
+        made = events(self.count)
+        async with RedisPublisher(self.url, stream=STREAM) as publisher:
+            started = time.perf_counter()
+            for at in range(0, self.count, BATCH):
+                await publisher.publish_all(made[at : at + BATCH])
+            return self.count / (time.perf_counter() - started)
+
+    async def bare_pipeline(self) -> float:
+        async with Redis.from_url(self.url) as client:
+            return await self.bare(lambda rows: self.pipelined(client, map(_event, rows)))
+
+    async def ceiling(self) -> float:
+        connection = await self.connected()
+        rate = await self.bare(lambda rows: self.packed(connection, list(map(_event, rows))))
+        await connection.disconnect()
+        return rate
+
+    async def ours(self) -> float:
+        return await self.relay(RedisPublisher(self.url, stream=STREAM))
+
+    async def _rate(self, send: Callable[[list[Event]], Awaitable[None]]) -> float:
+        started = time.perf_counter()
+        for at in range(0, self.count, BATCH):
+            await send(self.events[at : at + BATCH])
+        return self.count / (time.perf_counter() - started)
+
+
+def _event(row: Any) -> Event:
+    return row[1], row[2], row[3].isoformat(), row[4].encode()
+
+
+async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
+    cases: dict[str, Callable[[], Awaitable[float]]] = {
+        PIPELINE: bench.with_pipeline,
+        PACKED: bench.with_packed,
+        OURS_ALONE: bench.ours_alone,
+        BARE_PIPELINE: bench.bare_pipeline,
+        CEILING: bench.ceiling,
+        OURS: bench.ours,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    async with Redis.from_url(bench.url) as client:
+        await client.config_set("appendfsync", fsync)
+        for number in range(rounds + 1):
+            for name, case in cases.items():
+                await client.delete(STREAM)
+                rate = await case()
+                if number:  # the first round warms up
+                    rates[name].append(rate)
+    return rows_of(rates, [PIPELINE, BARE_PIPELINE, CEILING])
+
+
+async def _run(services: Services, rounds: int, count: int) -> dict[str, list[Row]]:
+    engine = create_async_engine(
+        services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
+    )
+    await create_all(engine)
+    bench = RedisBench(services, engine, count)
+    tables = {
+        f"to Redis, appendfsync {fsync}": await throughput(bench, fsync, rounds)
+        for fsync in ("always", "everysec")
+    }
+    await engine.dispose()
+    return tables
+
+
+def run(rounds: int = 5, count: int = 20_000) -> dict[str, list[Row]]:
+    with Services() as services:
+        tables = asyncio.run(_run(services, rounds, count))
+    for title, rows in tables.items():
+        show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
+    save("redis", tables, {"rounds": rounds, "count": count, "batch": BATCH})
+    return tables
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,1 @@
+"""Small, complete applications; each runs by `python -m examples.<name>`."""

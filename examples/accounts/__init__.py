@@ -1,0 +1,1 @@
+"""Accounts: signing up in one context creates a profile in another, all in one process."""

@@ -1,0 +1,1 @@
+"""A messaging API: group and scheduled messages whose events reach RabbitMQ by the outbox."""

@@ -1,0 +1,56 @@
+"""The application: routes, life cycle, and who delivers the events."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.ext.asyncio import async_sessionmaker
+
+from examples.messaging.models import OUTBOX_TABLES
+from examples.messaging.processing import MessageProcessor
+from examples.messaging.routes import group_messages, scheduled_messages
+from examples.messaging.settings import Settings
+from outrider import OutboxRelay, SqlOutbox, open_engine
+from outrider.integrations.fastapi import EventContextMiddleware, health_router, outrider_lifespan
+from outrider.observability.logging import log_signals
+
+
+def create_app(settings: Settings) -> FastAPI:
+    engine = open_engine(settings.database_url, pool_pre_ping=True)
+    processor = MessageProcessor()
+    relays = []
+    if settings.rabbitmq_url is None:  # otherwise `outrider relay` does it, in its own process
+        store = SqlOutbox(engine, OUTBOX_TABLES)
+        relays = [OutboxRelay(store, processor.publisher(), on_signal=log_signals)]
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await engine.dispose()
+
+    app = FastAPI(title="Messaging", lifespan=outrider_lifespan(*relays, within=lifespan))
+    app.state.sessions = async_sessionmaker(engine, expire_on_commit=False)
+    app.add_middleware(EventContextMiddleware)
+    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.include_router(group_messages)
+    app.include_router(scheduled_messages)
+    app.include_router(health_router(relays))
+
+    @app.get("/processed", tags=["events"])
+    async def processed() -> list[dict[str, str]]:
+        """What the handler of this process has seen lately; with RabbitMQ, nothing."""
+        return list(processor.processed)
+
+    return app
+
+
+async def _say_what_is_wrong(_: Request, problem: Exception) -> Response:
+    """As FastAPI does, but without the input: that may be private, and not even JSON again."""
+    assert isinstance(problem, RequestValidationError)
+    told = ("loc", "msg", "type")
+    detail = [{name: error[name] for name in told} for error in problem.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

@@ -1,0 +1,174 @@
+"""The publisher: events into one stream, under subjects that end with their type."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from nats.js.api import StorageType, StreamConfig
+from nats.js.errors import BadRequestError, NotFoundError
+
+from outrider.brokers.nats.batch import Batch
+from outrider.brokers.nats.config import check_names, covers
+from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
+from outrider.brokers.nats.messages import MessageWriter
+from outrider.brokers.nats.pipeline import Pipeline
+from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.ports import raise_unless_accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from outrider.brokers.nats.config import NatsConfig
+    from outrider.envelope import EventEnvelope
+
+_EXISTS_ALREADY: Final = 10058
+
+
+class NatsPublisher:
+    """Sends events to `<subject>.<event type>`, and has them stored by one stream.
+
+    A stream that is missing is created; one that exists is left as it is, and must take those
+    subjects. The publisher opens with the first call, and again with the first call after the
+    connection was lost. A call that is cancelled or times out drops the connection. Calls may
+    overlap as long as no aggregate is in two of them.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        stream: str = "EVENTS",
+        subject: str = "events",
+        config: NatsConfig | None = None,
+    ) -> None:
+        check_names({"stream": stream}, {"subject": subject})
+        self._cluster = Cluster(url, config)
+        self._config = self._cluster.config
+        self._stream, self._subject = stream, subject
+        self._writer = MessageWriter(subject, self._config.source, self._config.sink)
+        self._opening = asyncio.Lock()
+        self._pipeline: Pipeline | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<NatsPublisher {self._cluster} stream {self._stream!r} subject {self._subject!r}>"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, and create the stream or check it.
+
+        Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
+        """
+        self._closed = False
+        await self._opened()
+
+    async def close(self) -> None:
+        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        self._closed = True
+        async with self._opening:
+            pipeline, self._pipeline = self._pipeline, None
+            if pipeline is not None:
+                await pipeline.connection.end()
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        batch, limit = Batch(envelopes), self._config.publish_timeout
+        try:
+            async with asyncio.timeout(limit.total_seconds()):
+                await self._deliver(batch)
+        except TimeoutError:
+            batch.end(BrokerUnavailable(f"NATS at {self._cluster}: no answer within {limit}"))
+        except OutriderError as error:
+            batch.end(error)
+        raise_unless_accepted(batch.outcomes)
+
+    async def _deliver(self, batch: Batch) -> None:
+        if batch.settled:
+            return
+        pipeline = await self._opened()
+        try:
+            await pipeline.send_all(batch)
+        except NATS_ERRORS as error:
+            raise self._cluster.translate(error, pipeline.connection) from error
+        finally:
+            if batch.in_flight:
+                pipeline.connection.abort()
+
+    async def _opened(self) -> Pipeline:
+        async with self._opening:
+            if self._closed:
+                raise BrokerUnavailable(f"{self!r} was closed")
+            if self._pipeline is None or self._pipeline.connection.lost:
+                self._pipeline = await self._open()
+            elif self._pipeline.doubtful:
+                await self._look_at_stream(self._pipeline)
+            return self._pipeline
+
+    async def _open(self) -> Pipeline:
+        connection = await self._cluster.connect()
+        pipeline = Pipeline(connection, self._stream, self._writer)
+        try:
+            await pipeline.open()
+            await self._look_at_stream(pipeline)
+        except BaseException:
+            await connection.end()
+            raise
+        return pipeline
+
+    async def _look_at_stream(self, pipeline: Pipeline) -> None:
+        connection = pipeline.connection
+        try:
+            stream = await self._find_or_create(connection)
+        except NATS_ERRORS as error:
+            raise self._cluster.translate(error, connection) from error
+        self._check(stream)
+        own_limit = stream.max_msg_size or 0
+        pipeline.max_size = min(connection.max_payload, own_limit if own_limit > 0 else 1 << 31)
+        pipeline.doubtful = False
+
+    async def _find_or_create(self, connection: Connection) -> StreamConfig:
+        try:
+            return (await connection.js.stream_info(self._stream)).config
+        except NotFoundError:
+            wanted = StreamConfig(
+                name=self._stream,
+                subjects=[f"{self._subject}.>"],
+                storage=StorageType.FILE,
+                num_replicas=self._config.replicas,
+                duplicate_window=self._config.duplicate_window.total_seconds(),
+            )
+        try:
+            return (await connection.js.add_stream(wanted)).config
+        except BadRequestError as error:
+            if error.err_code != _EXISTS_ALREADY:
+                raise
+            # Somebody was faster, with other settings.
+            return (await connection.js.stream_info(self._stream)).config
+
+    def _check(self, stream: StreamConfig) -> None:
+        wanted, taken = f"{self._subject}.>", stream.subjects or []
+        problems = []
+        if not any(covers(pattern, wanted) for pattern in taken):
+            problems.append(f"it takes {', '.join(taken) or 'no subjects'}, and not {wanted}")
+        if stream.no_ack:
+            problems.append("it acknowledges nothing: set no_ack to false")
+        if stream.sealed:
+            problems.append("it is sealed")
+        if problems:
+            why = "; ".join(problems)
+            raise ConfigurationError(f"NATS at {self._cluster}: stream {self._stream}: {why}")

@@ -1,0 +1,198 @@
+"""The publisher: blocks of events, each added as a whole or not at all."""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from outrider.brokers.redis.config import RedisConfig
+from outrider.brokers.redis.links import Link, Links, pack
+from outrider.brokers.redis.messages import to_fields
+from outrider.errors import ConfigurationError, OutriderError
+from outrider.ports import (
+    ACCEPTED,
+    HELD_BACK,
+    Outcome,
+    Refused,
+    Unknown,
+    raise_unless_accepted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from outrider.brokers.redis.links import Command
+    from outrider.envelope import EventEnvelope
+
+_BLOCK: Final = 1024 * 1024
+_MULTI: Final = pack(("MULTI",))
+_EXEC: Final = pack(("EXEC",))
+_OF_AGGREGATE: Final = frozenset({"aggregate_type", "aggregate_id"})
+
+
+class _Block(NamedTuple):
+    """Events that go together, by their index in the batch."""
+
+    indexes: list[int]
+    packed: list[bytes]
+
+
+class RedisPublisher:
+    """Adds events to one stream, or to one for each `events.{aggregate_type}`.
+
+    A batch is one transaction (MULTI), or one after the other if it is large: the server adds all
+    events of a transaction or, when it is out of memory or read-only, none. So an aggregate's
+    events are never added with a gap. It opens with the first call, and again after the
+    connection was lost; a call that is cancelled or times out drops its connection. Calls may
+    overlap as long as no aggregate is in two of them.
+    """
+
+    def __init__(
+        self, url: str, *, stream: str = "events", config: RedisConfig | None = None
+    ) -> None:
+        self._config = config or RedisConfig()
+        self._is_pattern = _check_pattern(stream)
+        self._stream = stream if self._is_pattern else stream.format()
+        self._links = Links(url, self._config, self._check)
+
+    def __repr__(self) -> str:
+        return f"<RedisPublisher {self._links.address} stream {self._stream!r}>"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, log in and see whether this user may add to the stream.
+
+        Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
+        """
+        self._links.open()
+        async with self._links.link():
+            pass
+
+    async def close(self) -> None:
+        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        await self._links.close()
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        outcomes: list[Outcome | None] = [None] * len(envelopes)
+        try:
+            if envelopes:
+                await self._add_all(envelopes, outcomes)
+        except OutriderError as error:
+            failed = Unknown(str(error), error)
+            outcomes = [outcome or failed for outcome in outcomes]
+        raise_unless_accepted([outcome or HELD_BACK for outcome in outcomes])
+
+    async def _add_all(
+        self, envelopes: Sequence[EventEnvelope], outcomes: list[Outcome | None]
+    ) -> None:
+        async with self._links.link() as link:
+            trim = await self._trim(link)
+            # Each waits for the one before: only then is it known which aggregates may go on.
+            for block in self._blocks(envelopes, outcomes, trim):
+                await self._add(link, block, outcomes)
+
+    def _blocks(
+        self, envelopes: Sequence[EventEnvelope], outcomes: list[Outcome | None], trim: Command
+    ) -> Iterator[_Block]:
+        block, size = _Block([], []), 0
+        last: dict[tuple[str, str], int] = {}
+        for index, envelope in enumerate(envelopes):
+            aggregate = (envelope.aggregate_type, envelope.aggregate_id)
+            before = last.get(aggregate)
+            last[aggregate] = index
+            if before is not None and outcomes[before] not in (None, ACCEPTED):
+                outcomes[index] = HELD_BACK
+                continue
+            packed = self._pack(envelope, trim)
+            if isinstance(packed, Refused):
+                outcomes[index] = packed
+                continue
+            block.indexes.append(index)
+            block.packed.append(packed)
+            size += len(packed)
+            if size >= _BLOCK:
+                yield block
+                block, size = _Block([], []), 0
+        if block.indexes:
+            yield block
+
+    def _pack(self, envelope: EventEnvelope, trim: Command) -> bytes | Refused:
+        size, allowed = len(envelope.data), self._config.max_message_size
+        if size > allowed:
+            return Refused(f"not sendable: it has {size} bytes, {allowed} are allowed")
+        try:
+            fields = to_fields(envelope, self._config.source)
+            return pack(("XADD", self._stream_of(envelope), *trim, "*", *fields))
+        except UnicodeEncodeError:
+            return Refused("not sendable: an attribute is no valid Unicode text")
+
+    def _stream_of(self, envelope: EventEnvelope) -> str:
+        if not self._is_pattern:
+            return self._stream
+        return self._stream.format(
+            aggregate_type=envelope.aggregate_type, aggregate_id=envelope.aggregate_id
+        )
+
+    async def _add(self, link: Link, block: _Block, outcomes: list[Outcome | None]) -> None:
+        packed = b"".join((_MULTI, *block.packed, _EXEC))
+        *queued, added = await link.exchange(packed, len(block.packed) + 2)
+        if not isinstance(added, list):
+            # The first error says why; that of EXEC only that there was one.
+            self._links.checked([*queued, added])
+        for index, reply in zip(block.indexes, added, strict=True):
+            outcomes[index] = self._outcome(reply)
+
+    def _outcome(self, reply: Any) -> Outcome:
+        """An error here is the stream's, and so the same for all events of an aggregate."""
+        if isinstance(reply, bytes):
+            return ACCEPTED
+        error = self._links.translate(reply)
+        return Unknown(str(error), error)
+
+    async def _trim(self, link: Link) -> Command:
+        if self._config.max_length is not None:
+            return ("MAXLEN", "~", self._config.max_length)
+        if self._config.max_age is not None:
+            # By the server's clock: it made the ids, and ours may be wrong by any amount.
+            [(seconds, _)] = self._links.checked(await link.ask(("TIME",)))
+            oldest = int(seconds) - self._config.max_age.total_seconds()
+            return ("MINID", "~", max(0, int(oldest * 1000)))
+        return ()
+
+    async def _check(self, link: Link) -> None:
+        """Where MULTI is forbidden, the server would add every event it says no to."""
+        attempt: Command = ("XADD", self._stream, "*", "data", "")
+        self._links.checked(await link.ask(("MULTI",)))
+        tried = () if self._is_pattern else (attempt,)
+        self._links.checked(await link.ask(*tried, ("DISCARD",)))
+
+
+def _check_pattern(stream: str) -> bool:
+    """Whether the name depends on the event; what it may depend on is its aggregate alone."""
+    try:
+        parts = list(Formatter().parse(stream))
+    except ValueError:
+        parts = [("", "?", None, None)]
+    names = {name for _, name, _, _ in parts if name is not None}
+    plain = all(not spec and not conversion for _, _, spec, conversion in parts)
+    if not stream or not plain or not names <= _OF_AGGREGATE:
+        raise ConfigurationError(
+            f"stream {stream!r}: expected a name, with {{aggregate_type}} or {{aggregate_id}} in it"
+            " if events are to be spread; by anything else an aggregate would lose its order"
+        )
+    return bool(names)

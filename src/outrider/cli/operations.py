@@ -1,0 +1,263 @@
+"""`outrider status`, `failed`, `show`, `retry`, `discard`, `purge`, `replay`: look and repair."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.progress import Progress
+
+from outrider.cli.database import database_option, names_options, run
+from outrider.cli.filtering import filter_options
+from outrider.cli.shown import age, json_option, say, table
+from outrider.sql.filters import EventFilter
+from outrider.sql.inspector import OutboxInspector
+from outrider.sql.repair import OutboxRepair, Replay
+from outrider.sql.tables import PUBLISHED, OutboxTables
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from rich.table import Table
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.sql.inspector import RelayLine, SinkState
+    from outrider.sql.names import OutboxNames
+
+
+@click.command()
+@database_option
+@names_options
+@click.option("--watch", is_flag=True, help="Show it again every two seconds until Ctrl-C.")
+@json_option
+def status(*, database: URL, names: OutboxNames, watch: bool, as_json: bool) -> None:
+    """Show what waits, what failed, how fast it goes and who works.
+
+    \b
+    outrider status --database sqlite:///shop.db
+    outrider status --watch
+    """
+
+    async def look(engine: AsyncEngine) -> tuple[list[SinkState], list[RelayLine]]:
+        inspector = OutboxInspector(engine, OutboxTables(names))
+        return await inspector.sinks(), await inspector.relays()
+
+    async def keep_looking(engine: AsyncEngine) -> None:
+        with Live(_overview(*await look(engine)), auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(2)
+                live.update(_overview(*await look(engine)), refresh=True)
+
+    if watch:
+        run(database, keep_looking)
+        return
+    sinks, relays = run(database, look)
+    say({"sinks": sinks, "relays": relays}, _overview(sinks, relays), as_json=as_json)
+
+
+def _overview(sinks: list[SinkState], relays: list[RelayLine]) -> Table:
+    heads = ("sink", "pending", "retrying", "failed", "oldest", "per second", "empty in", "relays")
+    rows = [
+        (
+            state.sink,
+            f"~{state.pending:,}" if state.estimated else state.pending,
+            state.retrying,
+            state.failed,
+            state.oldest,
+            state.rate,
+            age(state.time_to_empty) if state.pending else "-",
+            ", ".join(f"{r.name} ({r.lanes})" for r in relays if r.sink == state.sink) or "none",
+        )
+        for state in sinks
+    ]
+    return table("outbox", heads, rows)
+
+
+@click.command()
+@database_option
+@names_options
+@json_option
+def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
+    """Show failed events, grouped by sink, type and error; exit with 1 if there are any.
+
+    \b
+    outrider failed --database sqlite:///shop.db
+    """
+    groups = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).failures())
+    rows = [(g.events, g.sink, g.type, g.error, g.first, g.last) for g in groups]
+    shown = table("failed events", ("events", "sink", "type", "error", "first", "last"), rows)
+    say({"failed": groups}, shown if groups else "nothing has failed.", as_json=as_json)
+    raise SystemExit(1 if groups else 0)
+
+
+@click.command()
+@click.argument("event_id", metavar="ID", type=click.UUID)
+@database_option
+@names_options
+@click.option("--payload", is_flag=True, help="Also show what the event says.")
+@json_option
+def show(
+    *, event_id: UUID, database: URL, names: OutboxNames, payload: bool, as_json: bool
+) -> None:
+    """Show one event: where it stands at each sink, its neighbours, what it caused.
+
+    \b
+    outrider show 0195d0a2-0000-7000-8000-000000000001
+    """
+
+    async def look(engine: AsyncEngine) -> dict[str, Any]:
+        inspector = OutboxInspector(engine, OutboxTables(names))
+        lines = await inspector.event(event_id)
+        facts: dict[str, Any] = {"event": lines}
+        if lines:
+            facts["neighbours"] = await inspector.neighbours(lines[0])
+            facts["caused"] = await inspector.caused_by(lines)
+        if payload:
+            facts["payload"] = await inspector.payload(event_id)
+        return facts
+
+    facts = run(database, look)
+    if not facts["event"]:
+        raise click.ClickException(f"there is no event {event_id}")
+    if as_json:
+        say(facts, None, as_json=True)
+        return
+    for title in ("event", "neighbours", "caused"):
+        say(None, _events(title, facts[title]), as_json=False)
+    if payload:
+        say(None, str(facts["payload"]), as_json=False)
+
+
+def _events(title: str, lines: list[Any]) -> Table:
+    heads = ("position", "id", "sink", "type", "aggregate", "state", "tries", "recorded", "error")
+    rows = [
+        (
+            line.position,
+            line.id,
+            line.sink,
+            line.type,
+            f"{line.aggregate_type} {line.aggregate_id}",
+            line.state,
+            line.retry_count,
+            line.created_at,
+            line.last_error,
+        )
+        for line in lines
+    ]
+    return table(title, heads, rows)
+
+
+def _action(verb: str, text: str, example: str) -> click.Command:
+    """Count first, ask, and change just as many; a program says --yes."""
+
+    @click.command(verb, help=f"{text}\n\n\b\n{example}")
+    @database_option
+    @names_options
+    @filter_options
+    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @json_option
+    def command(
+        *, database: URL, names: OutboxNames, wanted: list[EventFilter], yes: bool, as_json: bool
+    ) -> None:
+        if wanted == [EventFilter()] and not yes:
+            click.echo("No filter: this means all events.", err=True)
+
+        def repair_of(engine: AsyncEngine) -> OutboxRepair:
+            return OutboxRepair(engine, OutboxTables(names), who=getpass.getuser())
+
+        async def count(engine: AsyncEngine) -> list[int]:
+            return [await repair_of(engine).count(verb, one) for one in wanted]
+
+        async def change(engine: AsyncEngine) -> int:
+            action = getattr(repair_of(engine), verb)
+            pairs = zip(wanted, counts, strict=True)
+            return sum([await action(one, expected=number) for one, number in pairs])
+
+        counts = run(database, count)
+        if sum(counts) and not yes:
+            click.confirm(f"{verb} {sum(counts):,} events?", abort=True, err=True)
+        done = run(database, change) if sum(counts) else 0
+        say({verb: done}, f"{verb}: {done:,} events.", as_json=as_json)
+
+    return command
+
+
+retry = _action(
+    "retry",
+    "Send failed events again, by id or by filter; they have all their attempts again.",
+    "outrider retry 0195d0a2-0000-7000-8000-000000000001\noutrider retry --type 'order.*' --yes",
+)
+discard = _action(
+    "discard",
+    "Give up failed or pending events: they are kept for a while, and never sent.",
+    "outrider discard --error 'NOT_FOUND' --type order.placed",
+)
+purge = _action(
+    "purge",
+    "Delete published and discarded events for good.",
+    "outrider purge --until 2026-01-01T00:00Z --yes",
+)
+
+
+@click.command()
+@database_option
+@names_options
+@filter_options
+@click.option("--to", metavar="SINK", help="To this sink instead of their own.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Most events a second.")
+@click.option("--resume", type=int, metavar="NUMBER", help="Go on with this replay.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def replay(
+    *,
+    database: URL,
+    names: OutboxNames,
+    wanted: list[EventFilter],
+    to: str | None,
+    rate: float | None,
+    resume: int | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Send published events once more, marked as replayed, in order per aggregate.
+
+    Relays do the sending. Interrupted, it says how to go on; nothing is sent twice by that.
+
+    \b
+    outrider replay --since 2026-01-31T12:00Z --type 'order.*' --rate 500
+    outrider replay --aggregate-id 4711 --to archive
+    outrider replay --resume 12
+    """
+    state = None if to else PUBLISHED
+    (one,) = [replace(one, state=one.state or state) for one in wanted[:1]]
+
+    def replay_of(engine: AsyncEngine) -> Replay:
+        return Replay(engine, OutboxTables(names), who=getpass.getuser(), rate=rate)
+
+    async def count(engine: AsyncEngine) -> int:
+        return await OutboxInspector(engine, OutboxTables(names)).count(one, most=10**9)
+
+    async def begin(engine: AsyncEngine) -> int:
+        return await replay_of(engine).begin(one, to=to)
+
+    total = None if resume else run(database, count)
+    if total and not yes:
+        click.confirm(f"replay {total:,} events?", abort=True, err=True)
+    number = resume or run(database, begin)
+    click.echo(f"replay {number}; if interrupted: outrider replay --resume {number}", err=True)
+
+    async def go_on(engine: AsyncEngine) -> int:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("replaying", total=total)
+            return await replay_of(engine).run(
+                number, lambda done: progress.update(task, completed=done)
+            )
+
+    done = run(database, go_on)
+    say({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)

@@ -1,0 +1,87 @@
+"""What commands print: tables for people, JSON for programs, and nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, is_dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def say(facts: Any, text: str | Table | None, *, as_json: bool) -> None:
+    """The facts if a program asks, else the text."""
+    if as_json:
+        click.echo(json.dumps(facts, default=_plain))
+    elif isinstance(text, Table):
+        Console(width=None if _is_wide() else 160).print(text)
+    elif text:
+        click.echo(text)
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    made = Table(*heads, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        made.add_row(*(clean(value) for value in row))
+    return made
+
+
+def clean(value: object) -> str:
+    """A stored text must not move the cursor, nor be taken for markup."""
+    text = _words(value)
+    return "".join(c if c.isprintable() else "�" for c in text).replace("[", "\\[")
+
+
+def age(duration: timedelta | None) -> str:
+    if duration is None:
+        return "-"
+    seconds = int(duration.total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _words(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case datetime():
+            return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        case timedelta():
+            return age(value)
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
+        case _:
+            return str(value)
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID():
+            return str(value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        case _:
+            return str(value)
+
+
+def _is_wide() -> bool:
+    return Console().is_terminal

@@ -1,0 +1,198 @@
+"""A check-up of the database: what would make the outbox slow, deaf or forgetful, with cures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from sqlalchemy import text
+
+from outrider.errors import OutriderError
+from outrider.sql import schema
+from outrider.sql.inspector import OutboxInspector
+from outrider.sql.tables import OutboxTables
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+_MINUTES: Final = 10
+_OLD: Final = 60.0
+_SETTING: Final = text("SELECT current_setting(:name)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    verdict: Literal["fine", "warning", "fault"]
+    text: str
+    cure: str = ""
+
+
+async def check_database(engine: AsyncEngine, tables: OutboxTables | None = None) -> list[Finding]:
+    """Everything that can be seen from here; a fault keeps events from being delivered."""
+    known = tables or OutboxTables()
+    problems = await schema.check(engine, known.names)
+    found = [Finding("schema", "fault", *_split(problem)) for problem in problems]
+    if found:
+        return found
+    found = [Finding("schema", "fine", f"version {schema.LATEST}, all indexes are there")]
+    async with engine.connect() as db:
+        if db.dialect.name == "postgresql":
+            found += [finding async for finding in _postgres(db, known)]
+        else:
+            found += [finding async for finding in _sqlite(db)]
+    found += [finding async for finding in _flow(OutboxInspector(engine, known))]
+    if engine.dialect.name == "postgresql" and engine.dialect.driver == "asyncpg":
+        found.append(await _listening(engine, known))
+    return found
+
+
+def _split(problem: str) -> tuple[str, str]:
+    text, _, cure = problem.rpartition("; ")
+    return (text, cure) if text else (problem, "")
+
+
+async def _postgres(db: AsyncConnection, tables: OutboxTables) -> AsyncIterator[Finding]:
+    yield await _privileges(db, tables)
+    yield await _setting(
+        db,
+        "synchronous_commit",
+        bad=("off",),
+        text="a committed event may be lost when the server crashes",
+        cure="ALTER SYSTEM SET synchronous_commit = on",
+    )
+    yield await _setting(
+        db,
+        "autovacuum",
+        bad=("off",),
+        text="settled events stay in front of pending ones, and claims get slower",
+        cure="ALTER SYSTEM SET autovacuum = on",
+    )
+    yield await _setting(
+        db,
+        "default_transaction_read_only",
+        bad=("on",),
+        verdict="fault",
+        text="this server takes no changes; is it a standby?",
+        cure="connect to the primary",
+    )
+    yield await _oldest_transaction(db)
+    yield await _notifications(db)
+
+
+async def _setting(
+    db: AsyncConnection,
+    name: str,
+    *,
+    bad: tuple[str, ...],
+    text: str,
+    cure: str,
+    verdict: Literal["warning", "fault"] = "warning",
+) -> Finding:
+    value = str(await db.scalar(_SETTING, {"name": name}))
+    if value in bad:
+        return Finding(name, verdict, f"{value}: {text}", cure)
+    return Finding(name, "fine", value)
+
+
+async def _privileges(db: AsyncConnection, tables: OutboxTables) -> Finding:
+    """What a relay needs; a producer needs less."""
+    wanted = {"outbox": ("SELECT", "DELETE"), "lanes": ("SELECT", "INSERT", "UPDATE")}
+    query = text("SELECT has_table_privilege(:table, :privilege)")
+    pairs = [
+        (tables.names.quoted(key, db.dialect), privilege)
+        for key, privileges in wanted.items()
+        for privilege in privileges
+    ]
+    missing = [
+        f"{privilege} on {table}"
+        for table, privilege in pairs
+        if not await db.scalar(query, {"table": table, "privilege": privilege})
+    ]
+    if missing:
+        cure = "grant them as `outrider schema print --roles` shows"
+        return Finding("privileges", "fault", f"missing: {', '.join(missing)}", cure)
+    return Finding("privileges", "fine", "enough for a relay")
+
+
+async def _oldest_transaction(db: AsyncConnection) -> Finding:
+    query = text(
+        "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::int AS age "
+        "FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() "
+        "ORDER BY xact_start LIMIT 1"
+    )
+    row = (await db.execute(query)).one_or_none()
+    if row is None or row.age < _MINUTES * 60:
+        return Finding("transactions", "fine", "none is old")
+    return Finding(
+        "transactions",
+        "warning",
+        f"process {row.pid} holds one open for {row.age // 60} minutes: nothing is cleaned up",
+        f"find out what it does; SELECT pg_terminate_backend({row.pid}) ends it",
+    )
+
+
+async def _notifications(db: AsyncConnection) -> Finding:
+    usage = float(await db.scalar(text("SELECT pg_notification_queue_usage()")) or 0)
+    if usage > 0.5:
+        return Finding(
+            "notifications",
+            "warning",
+            f"the queue is {usage:.0%} full: some listener does not read",
+            "look for a session that LISTENs inside an open transaction",
+        )
+    return Finding("notifications", "fine", f"the queue is {usage:.0%} full")
+
+
+async def _listening(engine: AsyncEngine, tables: OutboxTables) -> Finding:
+    from outrider.sql.links import Links
+    from outrider.sql.listening import Ears
+
+    links = Links(engine, 5.0)
+    ears = Ears(links, tables.names.channel, lambda _word: None)
+    try:
+        arrives = await ears.open()
+    except OutriderError:
+        arrives = False
+    finally:
+        await ears.close()
+        await links.close()
+    if arrives:
+        return Finding("wake-up", "fine", "notifications arrive")
+    return Finding(
+        "wake-up",
+        "warning",
+        "no notification arrives, so relays only poll: a transaction pooler swallows LISTEN",
+        "give relays a direct connection, or a shorter poll interval",
+    )
+
+
+async def _sqlite(db: AsyncConnection) -> AsyncIterator[Finding]:
+    mode = str((await db.exec_driver_sql("PRAGMA journal_mode")).scalar())
+    if mode == "wal":
+        yield Finding("journal", "fine", "WAL: readers and one writer side by side")
+    else:
+        cure = "PRAGMA journal_mode = WAL, once; a relay does it at its start"
+        yield Finding("journal", "warning", f"{mode}: readers and writers wait", cure)
+
+
+async def _flow(inspector: OutboxInspector) -> AsyncIterator[Finding]:
+    relays = [relay for relay in await inspector.relays() if relay.alive]
+    for state in await inspector.sinks():
+        here, name = [r for r in relays if r.sink == state.sink], f"sink {state.sink}"
+        if state.failed:
+            cure = "look with `outrider failed`, then `outrider retry` or `outrider discard`"
+            yield Finding(name, "warning", f"{state.failed:,} events have failed", cure)
+        if state.pending and not here:
+            cure = f"start one: outrider relay --sink {state.sink}"
+            yield Finding(name, "fault", f"{state.pending:,} events wait and no relay runs", cure)
+        elif state.oldest is not None and state.oldest.total_seconds() > _OLD:
+            waits = int(state.oldest.total_seconds())
+            cure = "is the broker up? see the relay's log"
+            yield Finding(name, "warning", f"the oldest event waits for {waits:,} s", cure)
+        else:
+            yield Finding(name, "fine", f"{state.pending:,} pending, {len(here)} relays")

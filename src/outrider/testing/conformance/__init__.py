@@ -1,0 +1,28 @@
+"""What every publisher and every source must do, as tests that an adapter's author inherits."""
+
+import pytest
+
+# The suites are no test modules by name, yet a failure of theirs should show both sides.
+pytest.register_assert_rewrite(
+    "outrider.testing.conformance.publishers",
+    "outrider.testing.conformance.sending",
+    "outrider.testing.conformance.sources",
+)
+
+from outrider.testing.conformance.harness import (  # noqa: E402
+    DeadLetter,
+    SinkHarness,
+    SourceHarness,
+    StoredMessage,
+)
+from outrider.testing.conformance.publishers import PublisherSuite  # noqa: E402
+from outrider.testing.conformance.sources import SourceSuite  # noqa: E402
+
+__all__ = [
+    "DeadLetter",
+    "PublisherSuite",
+    "SinkHarness",
+    "SourceHarness",
+    "SourceSuite",
+    "StoredMessage",
+]

@@ -1,0 +1,48 @@
+"""When things happen in a suite: deadlines, moments, and the time that a server is away."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+patience = 60.0
+"""Seconds after which a wait has failed; a healthy adapter needs a fraction of it."""
+_TURNS: Final = 10
+MOMENTS: Final = range(_TURNS + 8)
+
+
+def deadline() -> asyncio.Timeout:
+    return asyncio.timeout(patience)
+
+
+async def moment(number: int) -> None:
+    """Some time later: so many turns of the event loop, and then ever more milliseconds."""
+    for _ in range(min(number, _TURNS)):
+        await asyncio.sleep(0)
+    if number > _TURNS:
+        await asyncio.sleep((number - _TURNS) ** 2 / 1000)
+
+
+async def before_the_next_try() -> None:
+    await asyncio.sleep(0.1)
+
+
+class Restartable(Protocol):
+    """Either harness."""
+
+    async def stop(self) -> None: ...
+    async def start(self) -> None: ...
+
+
+@asynccontextmanager
+async def outage(server: Restartable) -> AsyncIterator[None]:
+    """The server is dead meanwhile, and runs again at the end whatever happens."""
+    await server.stop()
+    try:
+        yield
+    finally:
+        await server.start()

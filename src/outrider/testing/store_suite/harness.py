@@ -1,0 +1,128 @@
+"""What a store's tests need: a harness for each kind of store, and relays as stores know them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from outrider.envelope import EventEnvelope
+from outrider.events import DomainEvent
+from outrider.routing import DEFAULT_SINK
+from outrider.sql.rows import LANES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from outrider.ports import ClaimedEvent, Lease, OutboxStore, RefusedEvent
+
+ALL: Final = range(LANES)
+LEASE: Final = timedelta(seconds=30)
+_PATIENCE: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRow:
+    """A row of the outbox, as it is now."""
+
+    event_id: UUID
+    status: str
+    retry_count: int = 0
+    crash_count: int = 0
+    last_error: str | None = None
+    delivery: int | None = None
+
+
+class StoreHarness(ABC):
+    """One empty outbox, for one test."""
+
+    @abstractmethod
+    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> OutboxStore:
+        """A new store of this outbox; the suite opens and closes it."""
+
+    @abstractmethod
+    async def record(
+        self, events: Sequence[EventEnvelope], sinks: Sequence[str] = (DEFAULT_SINK,)
+    ) -> None:
+        """Record events for these sinks, in one transaction that commits and wakes relays up."""
+
+    @abstractmethod
+    async def rows(self, sink: str = DEFAULT_SINK) -> list[StoredRow]:
+        """All rows of one sink, in the order of their recording."""
+
+    @abstractmethod
+    async def expire(self) -> None:
+        """As if all relays had been silent for longer than their lease."""
+
+    @asynccontextmanager
+    async def opened(
+        self, sink: str = DEFAULT_SINK, *, park: bool = False
+    ) -> AsyncIterator[OutboxStore]:
+        store = self.store(sink, park=park)
+        await store.open(lambda _word: None)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+def happened(*aggregates: int) -> list[EventEnvelope]:
+    """One event for each; the payload's number tells them apart."""
+    return [
+        DomainEvent("thing.happened", "thing", aggregate, {"n": n}).to_envelope()
+        for n, aggregate in enumerate(aggregates)
+    ]
+
+
+def ids(events: Sequence[ClaimedEvent | EventEnvelope]) -> list[UUID]:
+    envelopes = (e if isinstance(e, EventEnvelope) else e.envelope for e in events)
+    return [envelope.event_id for envelope in envelopes]
+
+
+class Relay:
+    """A relay as far as a store knows it."""
+
+    def __init__(self, store: OutboxStore) -> None:
+        self.id, self.store = uuid4(), store
+        self.tokens: dict[int, int] = {}
+
+    async def lease(self) -> Lease:
+        lease = await self.store.lease(self.id, "tester", LEASE)
+        self.tokens = dict(lease.lanes)
+        return lease
+
+    async def settle(
+        self,
+        accepted: Sequence[ClaimedEvent] = (),
+        refused: Sequence[RefusedEvent] = (),
+        unknown: Sequence[ClaimedEvent] = (),
+    ) -> int:
+        return await self.store.settle(self.id, self.tokens, accepted, refused, unknown)
+
+    async def suspect(self, events: Sequence[ClaimedEvent], by: int = 1) -> None:
+        await self.store.suspect(self.id, self.tokens, events, by)
+
+
+@asynccontextmanager
+async def relay_of(
+    harness: StoreHarness, sink: str = DEFAULT_SINK, *, park: bool = False
+) -> AsyncIterator[Relay]:
+    """One that holds all lanes it can get."""
+    async with harness.opened(sink, park=park) as store:
+        relay = Relay(store)
+        await relay.lease()
+        yield relay
+
+
+async def until(done: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Ask again and again; stores that never wait themselves do not keep the deadline away."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            answer = done()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.002)

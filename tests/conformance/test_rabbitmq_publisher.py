@@ -1,0 +1,70 @@
+"""The conformance of RabbitMQPublisher, on a server of its own that is killed now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from aio_pika.abc import AbstractIncomingMessage
+from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_binary
+from cloudevents.core.formats.json import JSONFormat
+
+from outrider import EventEnvelope
+from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
+from outrider.testing.conformance import PublisherSuite, SinkHarness, StoredMessage
+from outrider.testing.services import Server, Services
+from tests.integration.rabbitmq_queues import event, messages_in, unique
+
+
+class RabbitMQSink(SinkHarness):
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._name = unique("conformance")
+        self._read: list[StoredMessage] = []
+        self.secrets = [server.password]
+
+    def publisher(self) -> RabbitMQPublisher:
+        queue = Queue(self._name, (Binding(self._name, "order.*"),))
+        return RabbitMQPublisher(
+            self._server.url, exchange=self._name, topology=Topology(queues=(queue,))
+        )
+
+    async def stored(self) -> list[StoredMessage]:
+        self._read += [
+            stored_message(each) for each in await messages_in(self._server.url, self._name)
+        ]
+        return list(self._read)
+
+    def refused_event(self, aggregate_id: str, /) -> EventEnvelope:
+        return event(aggregate_id, "unroutable.event")
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._server.kill)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+
+
+def stored_message(found: AbstractIncomingMessage) -> StoredMessage:
+    headers = {name: str(value) for name, value in found.headers.items()}
+    message = RabbitMQMessage(headers=headers, content_type=found.content_type, body=found.body)
+    attributes = {
+        name.removeprefix("ce-"): value for name, value in headers.items() if name.startswith("ce-")
+    }
+    attributes["datacontenttype"] = str(found.content_type)
+    assert found.message_id == attributes["id"]
+    return StoredMessage(attributes, found.body, from_binary(message, JSONFormat()))
+
+
+@pytest.fixture(scope="module")
+def server(services: Services) -> Iterator[Server]:
+    server = services.another("rabbitmq")
+    yield server
+    server.stop()
+
+
+class TestRabbitMQPublisher(PublisherSuite):
+    @pytest.fixture
+    def sink(self, server: Server) -> SinkHarness:
+        return RabbitMQSink(server)

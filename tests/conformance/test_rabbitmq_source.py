@@ -1,0 +1,85 @@
+"""The conformance of RabbitMQSource: each kind of queue, and each way to be the only one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import aio_pika
+import pytest
+
+from outrider import EventEnvelope
+from outrider.brokers.rabbitmq import (
+    Binding,
+    Queue,
+    RabbitMQPublisher,
+    RabbitMQSource,
+    Topology,
+)
+from outrider.testing.conformance import DeadLetter, SourceHarness, SourceSuite
+from outrider.testing.services import Server, Services
+from tests.integration.rabbitmq_queues import messages_in, noted_on_disk, unique
+
+
+class RabbitMQGroup(SourceHarness):
+    def __init__(self, server: Server, **settings: object) -> None:
+        self._server = server
+        self._name = unique("conformance")
+        self._read: list[DeadLetter] = []
+        self.secrets = [server.password]
+        queue = Queue(self._name, (Binding(self._name),), **settings)  # type: ignore[arg-type]
+        self._topology = Topology(queues=(queue,))
+        self._is_quorum = queue.kind == "quorum"
+
+    def source(self) -> RabbitMQSource:
+        return RabbitMQSource(self._server.url, queue=self._name, topology=self._topology)
+
+    async def send(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        url, name = self._server.url, self._name
+        async with RabbitMQPublisher(url, exchange=name, topology=self._topology) as publisher:
+            await publisher.publish_all(envelopes)
+
+    async def send_garbage(self, body: bytes, /) -> None:
+        async with await aio_pika.connect(self._server.url) as connection:
+            exchange = await (await connection.channel()).get_exchange(self._name)
+            await exchange.publish(aio_pika.Message(body), "order.garbage")
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        self._read += [
+            DeadLetter(each.body, str(each.headers["x-outrider-reason"]))
+            for each in await messages_in(self._server.url, f"{self._name}.dlq")
+        ]
+        return list(self._read)
+
+    async def stop(self) -> None:
+        if self._is_quorum:
+            await noted_on_disk(self._server, self._name)
+        await asyncio.to_thread(self._server.kill)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+
+
+@pytest.fixture(scope="module")
+def server(services: Services) -> Iterator[Server]:
+    server = services.another("rabbitmq")
+    yield server
+    server.stop()
+
+
+class TestSingleActiveConsumerOfAClassicQueue(SourceSuite):
+    @pytest.fixture
+    def source(self, server: Server) -> SourceHarness:
+        return RabbitMQGroup(server, single_active_consumer=True)
+
+
+class TestSingleActiveConsumerOfAQuorumQueue(SourceSuite):
+    @pytest.fixture
+    def source(self, server: Server) -> SourceHarness:
+        return RabbitMQGroup(server, single_active_consumer=True, kind="quorum")
+
+
+class TestExclusiveConsumerOfAClassicQueue(SourceSuite):
+    @pytest.fixture
+    def source(self, server: Server) -> SourceHarness:
+        return RabbitMQGroup(server)

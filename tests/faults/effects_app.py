@@ -1,0 +1,65 @@
+"""A consumer whose handler writes one row per event, beside the inbox's mark."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from outrider import EventConsumer, EventEnvelope, SqlInbox
+from outrider.observability.logging import log_signals
+from outrider.ports import EventSource
+from outrider.scopes import current_scope
+
+GROUP = "effects"
+EFFECTS = "CREATE TABLE effects (number bigserial PRIMARY KEY, id uuid, aggregate text, n int)"
+
+
+class WriteEffect:
+    name = "write_effect"
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        scope = current_scope()
+        assert scope is not None
+        session = await scope.get(AsyncSession)
+        await session.execute(
+            text("INSERT INTO effects (id, aggregate, n) VALUES (:id, :aggregate, :n)"),
+            {
+                "id": envelope.event_id,
+                "aggregate": envelope.aggregate_id,
+                "n": envelope.payload["n"],
+            },
+        )
+
+
+def source_of(url: str, name: str) -> EventSource:
+    match url.partition("://")[0]:
+        case "amqp":
+            from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQSource, Topology
+
+            queue = Queue(name, (Binding(name, "#"),), single_active_consumer=True)
+            return RabbitMQSource(url, queue=name, topology=Topology(queues=(queue,)))
+        case "kafka":
+            from outrider.brokers.kafka import KafkaConfig, KafkaSource
+
+            return KafkaSource(url, topic=name, group=GROUP, config=KafkaConfig(partitions=4))
+        case "nats":
+            from outrider.brokers.nats import NatsSource
+
+            return NatsSource(url, stream=name, group=GROUP)
+        case _:
+            from outrider.brokers.redis import RedisConfig, RedisSource
+
+            lease = RedisConfig(lease=timedelta(seconds=2))
+            return RedisSource(url, stream=name, group=GROUP, config=lease)
+
+
+def consumer() -> EventConsumer:
+    engine = create_async_engine(os.environ["EFFECTS_DATABASE"], pool_size=16)
+    source = source_of(os.environ["OUTBOX_TO"], os.environ["OUTBOX_DESTINATION"])
+    inbox = SqlInbox(async_sessionmaker(engine))
+    return EventConsumer(
+        source, [("thing.changed", WriteEffect())], inbox=inbox, on_signal=log_signals
+    )

@@ -1,0 +1,114 @@
+"""From the writer's commit to one row in another database, while processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from outrider.brokers.nats import NatsPublisher
+from outrider.sql.schema import create_all
+from outrider.testing.services import Services
+from tests.faults.effects_app import EFFECTS, source_of
+from tests.faults.flow import FULL, SEED, Flow, fresh_database, until
+from tests.faults.relay_process import RelayProcess
+
+EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (1_200, 60, 6)
+BETWEEN_KILLS = 1.0
+SETTINGS = {"OUTBOX_LEASE": "1", "OUTBOX_POLL_INTERVAL_MS": "200"}
+CONSUME = ("consume", "tests.faults.effects_app:consumer")
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"])
+async def test_every_effect_once_and_in_order_whoever_is_killed(
+    services: Services, tmp_path: Path, kind: str
+) -> None:
+    url, name = getattr(services, kind).url, f"flow{uuid4().hex[:12]}"
+    settings = {**SETTINGS, "OUTBOX_TO": url, "OUTBOX_DESTINATION": name}
+    flow = Flow(fresh_database(services), services.rabbitmq.url, tmp_path, settings)
+    processes: list[RelayProcess] = []
+    try:
+        # given
+        await flow.prepare(AGGREGATES, "#")
+        effects = await effects_database(services)
+        environment = {**settings, "EFFECTS_DATABASE": effects}
+        await prepare_broker(url, name)
+        for number in range(2):
+            log = tmp_path / f"consumer-{number}.log"
+            processes.append(RelayProcess(environment, log, CONSUME))
+        await until(lambda: all(p.is_ready for p in processes), "consumers have started")
+        processes += await flow.start_relays(2)
+
+        # when
+        flow.writers.start(writers=4, events=EVENTS, pause=BETWEEN_KILLS * KILLS * 4 / EVENTS)
+        for _ in range(KILLS):
+            await asyncio.sleep(flow.chance.uniform(0, 2 * BETWEEN_KILLS))
+            flow.chance.choice(processes).restart()
+        await flow.writers.finished()
+
+        # then
+        async def complete() -> bool:
+            return len(await effects_in(effects)) >= len(flow.writers.committed)
+
+        await until(complete, "everything took effect")
+        assert_once_and_in_order(flow, await effects_in(effects))
+    except BaseException:
+        for process in processes:
+            print(f"--- {process.log.name}\n{process.text[-3000:]}")
+        raise
+    finally:
+        for process in processes:
+            process.kill()
+        await flow.close()
+
+
+async def prepare_broker(url: str, name: str) -> None:
+    """What an administrator makes beforehand: here a source that never receives does."""
+    source = source_of(url, name)
+    if url.startswith("nats"):
+        await (publisher := NatsPublisher(url, stream=name, subject=name)).open()
+        await publisher.close()
+    await source.open()
+    await source.close()
+
+
+async def effects_database(services: Services) -> str:
+    """A database of the consumer's own, with its inbox and the table of effects."""
+    url = make_url(fresh_database(services)).set(drivername="postgresql+asyncpg")
+    engine = create_async_engine(url)
+    await create_all(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text(EFFECTS))
+    await engine.dispose()
+    return url.render_as_string(hide_password=False)
+
+
+async def effects_in(url: str) -> list[tuple[UUID, str, int]]:
+    link = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        return [
+            tuple(r)
+            for r in await link.fetch("SELECT id, aggregate, n FROM effects ORDER BY number")
+        ]
+    finally:
+        await link.close()
+
+
+def assert_once_and_in_order(flow: Flow, effects: list[tuple[UUID, str, int]]) -> None:
+    ids = [event_id for event_id, _, _ in effects]
+    again = len(ids) - len(set(ids))
+    missing, unexpected = flow.writers.committed - set(ids), set(ids) - flow.writers.committed
+    per_aggregate = defaultdict(list)
+    for _, aggregate, number in effects:
+        per_aggregate[aggregate].append(number)
+    reordered = [a for a, numbers in per_aggregate.items() if numbers != sorted(numbers)]
+    print(f"OUTRIDER_SEED={SEED}: {len(ids)} effects, {again} again, {len(missing)} missing")
+    assert (again, len(missing), len(unexpected), reordered) == (0, 0, 0, [])

@@ -1,0 +1,32 @@
+"""A consumer that is to be killed: handles one event, and says how far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from outrider import EventEnvelope
+from tests.integration.inbox_shop import OrderPlaced, Shop, invoice
+
+
+def say_and_wait(what: str) -> None:
+    print(what, flush=True)
+    sys.stdin.read()
+
+
+async def main(url: str, where: str, event: str) -> None:
+    shop = Shop(create_async_engine(url))
+
+    async def work(event: OrderPlaced, session: AsyncSession) -> None:
+        await invoice(event, session)
+        if where == "between effect and commit":
+            say_and_wait(where)
+
+    await shop.deliver(EventEnvelope.from_json(event), work)
+    say_and_wait("between commit and acknowledgement")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

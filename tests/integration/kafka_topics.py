@@ -1,0 +1,140 @@
+"""Topics of a real Kafka, read from outside by a plain client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from outrider import EventEnvelope, EventId, PublishFailed
+from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
+from outrider.ports import ACCEPTED, Outcome
+
+ONE = KafkaConfig(partitions=1)
+FOUR = KafkaConfig(partitions=4)
+
+
+def event(
+    aggregate: str = "a", event_type: str = "order.placed", data: bytes = b"{}"
+) -> EventEnvelope:
+    return EventEnvelope(
+        event_id=EventId.new(),
+        event_type=event_type,
+        aggregate_type="order",
+        aggregate_id=aggregate,
+        occurred_at=datetime.now(UTC),
+        data=data,
+    )
+
+
+def unique(what: str = "test") -> str:
+    return f"{what}.{uuid4().hex}"
+
+
+def servers(url: str) -> str:
+    return url.removeprefix("kafka://")
+
+
+@asynccontextmanager
+async def administering(url: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url))
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def create(url: str, topic: str, partitions: int = 1, **settings: str) -> None:
+    new = NewTopic(topic, partitions, 1, topic_configs=settings)
+    async with administering(url) as admin:
+        await admin.create_topics([new])
+
+
+@asynccontextmanager
+async def publishing(
+    url: str, topic: str, config: KafkaConfig = FOUR
+) -> AsyncIterator[KafkaPublisher]:
+    publisher = KafkaPublisher(url, topic, config=config)
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+async def send_raw(
+    url: str, topic: str, value: bytes | None, key: bytes = b"k", headers: Iterable = ()
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=servers(url)) as producer:
+        await producer.send_and_wait(topic, value, key, headers=list(headers))
+
+
+async def outcomes_of(publisher: KafkaPublisher, batch: list[EventEnvelope]) -> list[Outcome]:
+    try:
+        await publisher.publish_all(batch)
+    except PublishFailed as failed:
+        return list(failed.outcomes)  # type: ignore[arg-type]
+    return [ACCEPTED] * len(batch)
+
+
+async def settle(publisher: KafkaPublisher, batch: list[EventEnvelope]) -> int:
+    """As a relay does it: what is not accepted is published again; returns how often it had to."""
+    calls, left = 0, batch
+    async with asyncio.timeout(60):
+        while left:
+            outcomes = await outcomes_of(publisher, left)
+            left = [e for e, o in zip(left, outcomes, strict=True) if o is not ACCEPTED]
+            calls += 1
+            await asyncio.sleep(0.05 if left else 0)
+    return calls
+
+
+def kinds(outcomes: Iterable[Outcome]) -> list[type[Outcome]]:
+    return [type(outcome) for outcome in outcomes]
+
+
+async def records_in(url: str, topic: str) -> list[ConsumerRecord]:
+    """All that the topic holds, partition by partition."""
+    found: list[ConsumerRecord] = []
+    async with AIOKafkaConsumer(bootstrap_servers=servers(url)) as consumer, asyncio.timeout(60):
+        numbers = await consumer._client._wait_on_metadata(topic)
+        places = [TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        for place, end in (await consumer.end_offsets(places)).items():
+            while await consumer.position(place) < end:
+                batch = await consumer.getmany(place, timeout_ms=1000)
+                found += batch.get(place, [])
+    return found
+
+
+async def committed(url: str, group: str, topic: str) -> dict[int, int]:
+    """Where the group goes on, by partition."""
+    async with administering(url) as admin:
+        offsets = await admin.list_consumer_group_offsets(group)
+    return {
+        place.partition: found.offset
+        for place, found in offsets.items()
+        if place.topic == topic and found.offset >= 0
+    }
+
+
+def order_of(records: list[ConsumerRecord]) -> dict[str, list[str]]:
+    """Ids per aggregate, in the order of their first delivery."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        found[record.key.decode()].setdefault(dict(record.headers)["ce_id"].decode())
+    return {key: list(ids) for key, ids in found.items()}
+
+
+def order_sent(batch: list[EventEnvelope]) -> dict[str, list[str]]:
+    sent = defaultdict(list)
+    for envelope in batch:
+        sent[envelope.aggregate_id].append(str(envelope.event_id))
+    return sent

@@ -1,0 +1,22 @@
+"""A short form of the benchmark with NATS: it runs, and compares what it says it compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import measure, nats
+
+
+def test_nats_benchmark_compares_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+
+    tables = nats.run(rounds=1, count=1_000)
+
+    ours = tables["to NATS"][-1]
+    assert ours.case == nats.OURS
+    assert set(ours.ratios) == {nats.CEILING, nats.RAW}
+    assert (tmp_path / "nats.json").exists()

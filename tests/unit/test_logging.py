@@ -1,0 +1,61 @@
+"""Signals as log lines: what a plain text log says of an event."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from outrider.observability.logging import EventFormatter, log_signals
+from outrider.signals import EventFailed, EventHandled, LanesChanged
+
+FORMATTER = EventFormatter("%(levelname)s %(message)s")
+
+
+def test_plain_text_line_names_the_event_the_handler_and_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    event_id = uuid4()
+    failed = EventFailed(
+        sink="default",
+        event_id=event_id,
+        event_type="order.placed",
+        correlation_id="req-1 attempt=9",
+        attempt=3,
+        reason="shop.send_invoice: ValueError",
+    )
+
+    log_signals(failed)
+
+    (record,) = caplog.records
+    assert FORMATTER.format(record) == (
+        f"CRITICAL event failed, a person must look sink=default event_id={event_id} "
+        "event_type=order.placed correlation_id='req-1 attempt=9' attempt=3 "
+        "reason='shop.send_invoice: ValueError'"
+    )
+
+
+def test_plain_text_line_leaves_out_what_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    handled = EventHandled(
+        handler="shop.send_invoice",
+        event_id=(event_id := uuid4()),
+        event_type="order.placed",
+        correlation_id=None,
+        outcome="ok",
+        attempt=1,
+        took=timedelta(milliseconds=2),
+        reason=None,
+    )
+
+    log_signals(handled)
+    log_signals(LanesChanged(relay="one", sink="default", lanes=64, orphaned=0))
+
+    handled_line, lanes_line = (FORMATTER.format(record) for record in caplog.records)
+    assert handled_line == (
+        f"INFO event handled handler=shop.send_invoice event_id={event_id} "
+        "event_type=order.placed attempt=1 outcome=ok duration_ms=2.0"
+    )
+    assert lanes_line == "INFO relay one has 64 lanes"

@@ -1,0 +1,76 @@
+"""MemoryBroker: what its users' tests rely on besides the promises of the suites."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outrider import EventConsumer, EventEnvelope
+from outrider.testing.conformance.events import event, events
+from outrider.testing.memory_broker import MemoryBroker
+
+
+class Remember:
+    name = "remember"
+
+    def __init__(self) -> None:
+        self.seen: list[EventEnvelope] = []
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        self.seen.append(envelope)
+
+
+async def test_every_group_receives_every_event() -> None:
+    broker, batch = MemoryBroker(), events(3)
+    await broker.publisher().publish_all(batch)
+
+    received = []
+    for source in (broker.source("mail"), broker.source("invoices")):
+        for delivery in await source.receive(10):
+            await source.acknowledge(delivery)
+            received.append(delivery.envelope)
+
+    assert broker.events == batch
+    assert received == batch + batch
+
+
+async def test_deliveries_are_counted() -> None:
+    broker = MemoryBroker()
+    await broker.publisher().publish(event())
+    source = broker.source()
+
+    counts = []
+    for _ in range(3):
+        [delivery] = await source.receive(1)
+        counts.append(delivery.deliveries)
+        broker.stop()
+        broker.start()
+
+    assert counts == [1, 2, 3]
+
+
+async def test_consumer_handles_everything_through_an_outage() -> None:
+    broker, remember, batch = MemoryBroker(), Remember(), events(4)
+
+    async with EventConsumer(broker.source(), [("*", remember)]), asyncio.timeout(60):
+        await broker.publisher().publish_all(batch[:2])
+        await broker.handled()
+        broker.stop()
+        await asyncio.sleep(0)
+        broker.start()
+        await broker.publisher().publish_all(batch[2:])
+        await broker.handled()
+
+    assert remember.seen == batch
+
+
+async def test_garbage_is_set_aside_by_the_consumer() -> None:
+    broker, batch = MemoryBroker(), events(1)
+
+    async with EventConsumer(broker.source("mail"), [("*", Remember())]), asyncio.timeout(60):
+        broker.put(b"garbage")
+        await broker.publisher().publish_all(batch)
+        await broker.handled("mail")
+
+    [letter] = broker.dead_letters
+    assert (letter.group, letter.message.data) == ("mail", b"garbage")
+    assert "specversion" in letter.reason
