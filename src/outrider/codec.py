@@ -125,6 +125,9 @@ class EventTypes:
         if self._upcasters.setdefault((name, version), upcaster) is not upcaster:
             raise ConfigurationError(f"{name} version {version} already has an upcaster")
 
+    def has_upcaster(self, name: str, version: int) -> bool:
+        return (name, version) in self._upcasters
+
     def decode(self, event_type: str, payload: bytes | str, version: int | None = None) -> Any:
         """The event again; rows of an older version go through their upcasters first."""
         kind = self._by_name.get(event_type) or self.named(event_type)

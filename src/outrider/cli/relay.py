@@ -67,7 +67,13 @@ def config(*, as_json: bool, **flags: str | None) -> None:
 @settings_options
 @serving_options
 def relay(
-    *, app: str | None, workers: int, health: str | None, quiet: bool, **flags: str | None
+    *,
+    app: str | None,
+    workers: int,
+    health: str | None,
+    quiet: bool,
+    audit: bool,
+    **flags: str | None,
 ) -> None:
     """Bring events from the outbox to the sink until SIGTERM or Ctrl-C.
 
@@ -84,13 +90,13 @@ def relay(
     def make() -> Coroutine[Any, Any, None]:
         return _run_app(app, OutboxRelay, health) if app else _relay(settings, health)
 
-    serve(make, workers=workers, quiet=quiet)
+    serve(make, workers=workers, quiet=quiet, audit=audit)
 
 
 @click.command()
 @click.argument("app")
 @serving_options
-def consume(*, app: str, workers: int, health: str | None, quiet: bool) -> None:
+def consume(*, app: str, workers: int, health: str | None, quiet: bool, audit: bool) -> None:
     """Bring events from a broker to handlers until SIGTERM or Ctrl-C.
 
     APP is module:name of an EventConsumer, of several, or of a function that makes them.
@@ -98,11 +104,16 @@ def consume(*, app: str, workers: int, health: str | None, quiet: bool) -> None:
     \b
     outrider consume billing.main:consumer
     """
-    serve(lambda: _run_app(app, EventConsumer, health), workers=workers, quiet=quiet)
+
+    def make() -> Coroutine[Any, Any, None]:
+        return _run_app(app, EventConsumer, health)
+
+    serve(make, workers=workers, quiet=quiet, audit=audit)
 
 
 async def _run_app(app: str, kind: type[Running], health: str | None) -> None:
-    await run_until_signal(await parts_of(app, kind), health, numbers_of_process())
+    async with parts_of(app, kind) as parts:
+        await run_until_signal(parts, health, numbers_of_process())
 
 
 async def _relay(settings: Settings, health: str | None) -> None:

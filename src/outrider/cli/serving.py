@@ -10,17 +10,20 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from outrider.cli.health import HealthServer, tell_systemd
 from outrider.errors import ConfigurationError
+from outrider.observability.logging import EventFormatter
 from outrider.running import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from types import ModuleType
 
     from outrider.cli.health import Numbers
 
@@ -39,17 +42,26 @@ def serving_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Answer /livez, /readyz and /metrics there; further workers on the next ports.",
         ),
         click.option("--quiet", is_flag=True, help="Log warnings only."),
+        click.option(
+            "--audit",
+            is_flag=True,
+            envvar="OUTRIDER_AUDIT",
+            help="Log a line for every event that is published or handled.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def serve(make: Callable[[], Coroutine[Any, Any, None]], *, workers: int, quiet: bool) -> None:
+def serve(
+    make: Callable[[], Coroutine[Any, Any, None]], *, workers: int, quiet: bool, audit: bool
+) -> None:
     """Run in this process, or in several like it, and turn wrong settings into one line."""
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("outrider.audit").setLevel(logging.WARNING)
+    log = logging.StreamHandler()
+    log.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[log])
+    logging.getLogger("outrider.audit").setLevel(logging.INFO if audit else logging.WARNING)
     if workers > 1:
         sys.exit(_run_several(workers))
     try:
@@ -104,32 +116,47 @@ def named(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise ConfigurationError(f"{name!r}: write it as module:name")
-    sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 - a string is what is needed
+    found: Any = named_module(module)
     try:
-        found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
-            raise
-        raise ConfigurationError(f"{name!r}: there is no module {missing.name}") from None
     except AttributeError:
         raise ConfigurationError(f"{name!r}: {module} has no {attribute}") from None
     return found
 
 
-async def parts_of(name: str, kind: type[Running]) -> list[Running]:
-    """The relays or consumers that an application names, or a function makes."""
+def named_module(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
+            raise
+        raise ConfigurationError(f"{name!r}: there is no module {missing.name}") from None
+
+
+@asynccontextmanager
+async def parts_of(name: str, kind: type[Running]) -> AsyncIterator[list[Running]]:
+    """The relays or consumers that an application names, or a function makes.
+
+    A function that is an async context manager closes at the end what they lived from.
+    """
     found = named(name)
-    if callable(found) and not isinstance(found, Running):
-        found = found()
-        if inspect.isawaitable(found):
-            found = await found
-    parts = [found] if isinstance(found, Running) else list(found)
-    for part in parts:
-        if not isinstance(part, kind):
-            raise ConfigurationError(f"{name} gives a {type(part).__name__}, not a {kind.__name__}")
-    return parts
+    async with AsyncExitStack() as stack:
+        if callable(found) and not isinstance(found, Running):
+            found = found()
+            if inspect.isawaitable(found):
+                found = await found
+            elif not isinstance(found, Running) and isinstance(found, AbstractAsyncContextManager):
+                found = await stack.enter_async_context(found)
+        parts = [found] if isinstance(found, Running) else list(found)
+        for part in parts:
+            if not isinstance(part, kind):
+                problem = f"{name} gives a {type(part).__name__}, not a {kind.__name__}"
+                raise ConfigurationError(problem)
+        yield parts
 
 
 def _run_loop(work: Coroutine[Any, Any, None]) -> None:

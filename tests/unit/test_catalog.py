@@ -1,0 +1,128 @@
+"""The catalogue: what it says of event types, and which changes it calls breaking."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from outrider.catalog import asyncapi, breaks, catalog
+from outrider.cli.app import app
+from outrider.codec import EVENT_TYPES
+from tests.unit.shop import Everything, OrderPlaced
+
+NAMES = ("order.placed", "thing.happened", "tree.planted")
+
+
+@pytest.fixture
+def before() -> dict[str, Any]:
+    return catalog([EVENT_TYPES.named(name) for name in NAMES])
+
+
+def test_every_type_has_version_aggregate_and_schema(before: dict[str, Any]) -> None:
+    order = before[OrderPlaced.event_type]
+
+    assert set(before) == set(NAMES)
+    assert (order["version"], order["aggregate"]) == (1, "order")
+    assert order["schema"]["properties"]["total"] == {"type": "string", "format": "decimal"}
+    assert "description" not in order["schema"]
+    assert json.dumps(before[Everything.event_type])
+
+
+def test_nothing_breaks_when_nothing_changed(before: dict[str, Any]) -> None:
+    assert breaks(before, deepcopy(before)) == []
+
+
+def removed_type(now: dict[str, Any]) -> None:
+    del now["order.placed"]
+
+
+def removed_field(now: dict[str, Any]) -> None:
+    del now["order.placed"]["schema"]["properties"]["total"]
+
+
+def new_required_field(now: dict[str, Any]) -> None:
+    now["order.placed"]["schema"]["properties"]["tax"] = {"type": "string"}
+    now["order.placed"]["schema"]["required"].append("tax")
+
+
+def other_type(now: dict[str, Any]) -> None:
+    now["order.placed"]["schema"]["properties"]["total"] = {"type": "number"}
+
+
+def older_version(now: dict[str, Any]) -> None:
+    now["order.placed"]["version"] = 0
+
+
+def newer_without_upcast(now: dict[str, Any]) -> None:
+    now["order.placed"].update(version=2, upcasts_from=2)
+
+
+def other_aggregate(now: dict[str, Any]) -> None:
+    now["order.placed"]["aggregate"] = "basket"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (removed_type, "is gone"),
+        (removed_field, "field total is gone"),
+        (new_required_field, "field tax is new and has no default"),
+        (other_type, "field total was string (decimal) and is number"),
+        (older_version, "went back from version 1 to 0"),
+        (newer_without_upcast, "nothing reads version 1"),
+        (other_aggregate, "its aggregate was order and is basket"),
+    ],
+)
+def test_breaking_change_is_named(before: dict[str, Any], change: Any, said: str) -> None:
+    after = deepcopy(before)
+    change(after)
+
+    [problem] = breaks(before, after)
+
+    assert problem.startswith("order.placed: ")
+    assert said in problem
+
+
+def test_field_with_a_default_and_an_upcast_version_break_nothing(before: dict[str, Any]) -> None:
+    after = deepcopy(before)
+    after["order.placed"]["schema"]["properties"]["note"] = {"type": "string", "default": ""}
+    after["thing.happened"].update(version=2, upcasts_from=1)
+
+    assert breaks(before, after) == []
+
+
+def test_lost_enum_value_breaks(before: dict[str, Any]) -> None:
+    after = deepcopy(before)
+    defs = after["thing.happened"]["schema"]["$defs"]
+    enum = next(part for part in defs.values() if "enum" in part)
+    lost = enum["enum"].pop()
+
+    assert any(f"no longer takes {lost}" in problem for problem in breaks(before, after))
+
+
+def test_asyncapi_document_has_a_channel_and_a_message_per_type(before: dict[str, Any]) -> None:
+    document = asyncapi(before, title="Shop")
+
+    assert document["asyncapi"] == "3.0.0"
+    assert {channel["address"] for channel in document["channels"].values()} == set(NAMES)
+    assert document["components"]["messages"]["order_placed"]["name"] == "order.placed"
+
+
+def test_command_exits_with_1_when_something_breaks(before: dict[str, Any], tmp_path: Path) -> None:
+    fine, broken = tmp_path / "fine.json", tmp_path / "broken.json"
+    fine.write_text(json.dumps(before))
+    broken.write_text(json.dumps({**before, "order.lost": before["order.placed"]}))
+
+    results = [
+        CliRunner().invoke(app, ["catalog", "check", "tests.unit.shop", "--against", str(file)])
+        for file in (fine, broken)
+    ]
+
+    assert [result.exit_code for result in results] == [0, 1]
+    assert "order.lost: is gone" in results[1].output
+    assert CliRunner().invoke(app, ["catalog", "show", "no.such.module"]).exit_code == 1
