@@ -8,7 +8,7 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/.demo: pyproject.toml scripts/install
-	@scripts/install sqlite && touch $@
+	@scripts/install demo && touch $@
 
 .venv/.dev: pyproject.toml scripts/install
 	@scripts/install dev && touch $@ .venv/.demo
@@ -16,8 +16,8 @@ help: ## this list
 .venv/.docs: .venv/.dev
 	@scripts/install docs && touch $@
 
-demo: .venv/.demo ## see events travel, on this machine, without any service
-	@$(PY) examples/shop.py
+demo: .venv/.demo ## see events travel and break things, without any service; DEMO_SECONDS=20 ends by itself
+	@$(PY) -m outrider demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: .venv/.dev ## all tests, on private real servers that start by themselves
 	$(PY) -m pytest $(ARGS)

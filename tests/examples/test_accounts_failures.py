@@ -184,7 +184,7 @@ def test_process_killed_at_the_worst_moment_leaves_one_profile_after_the_next_st
     finally:
         first.kill()
     _let_go(database)
-    database.run(_drop("stuck", moment.split()[-1], database))
+    database.run(_drop("stuck", moment.rpartition(" ")[2], database))
 
     # then
     with running(database, tmp_path) as (application, accounts):

@@ -211,6 +211,27 @@ async def test_other_queue_of_somebody_else_must_be_described(
             assert list(await source.receive(1)) == []
 
 
+async def test_quorum_queue_by_default_of_its_vhost_is_not_taken_for_a_classic_one(
+    services: Services, url: str
+) -> None:
+    vhost, server = unique("vhost"), services.rabbitmq
+    described, unknown = unique(), unique()
+    theirs = replaced(url, vhost=vhost)
+    user = urlsplit(url).username or ""
+    await asyncio.to_thread(server.ctl, "add_vhost", vhost, "--default-queue-type", "quorum")
+    await asyncio.to_thread(server.ctl, "set_permissions", "-p", vhost, user, ".*", ".*", ".*")
+    async with channel_to(theirs) as channel:
+        for name in (described, unknown):
+            await channel.declare_queue(name, durable=True)
+
+    with pytest.raises(ConfigurationError, match="'x-queue-type'.*'quorum'"):
+        async with receiving(theirs, described, one_queue(described)):
+            pass
+    with pytest.raises(ConfigurationError, match="'x-queue-type'.*'quorum'"):
+        async with receiving(theirs, unknown):
+            pass
+
+
 async def test_source_declares_the_exchange_it_binds_to(url: str) -> None:
     name = unique()
     topology = Topology(queues=(Queue(name, (Binding(name, "order.*"), Binding("amq.fanout"))),))

@@ -385,6 +385,14 @@ def test_deeply_nested_header_is_passed_over() -> None:
     assert delivery.envelope.metadata.user_id is None
 
 
+def test_deeply_nested_body_is_a_problem_and_no_crash() -> None:
+    found = Properties("application/cloudevents+json")
+    raw = frame.marshal(header.ContentHeader(0, 5, found), 1)[7:-1]
+    nested = b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+    assert delivery_of(Message(1, False, b"", b"", raw, nested)).problem
+
+
 def test_printed_delivery_shows_no_payload() -> None:
     message = Message(1, False, b"", b"", b"canary", b"canary")
 
@@ -482,7 +490,7 @@ def test_source_prints_without_user_and_password() -> None:
 def test_bad_settings_are_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="RabbitMQSourceConfig: prefetch must be positive"):
         RabbitMQSourceConfig(prefetch=0)
-    with pytest.raises(ConfigurationError, match="at most 65535"):
-        RabbitMQSourceConfig(prefetch=70_000)
+    with pytest.raises(ConfigurationError, match="at most 65535; dead_letter_exchange needs"):
+        RabbitMQSourceConfig(prefetch=70_000, dead_letter_exchange="")
     with pytest.raises(ConfigurationError, match="needs a name"):
         RabbitMQSource("amqp://host/", queue="")

@@ -65,8 +65,8 @@ class EventFilter:
         for field in fields(cls):
             if text := given.get(field.name):
                 try:
-                    values[field.name] = _PARSERS.get(field.name, str)(text)
-                except ValueError:
+                    values[field.name] = _PARSERS.get(field.name, _text)(text)
+                except (ValueError, OverflowError):
                     raise ConfigurationError(f"{field.name}: {text!r} is not understood") from None
         return cls(**values)
 
@@ -123,15 +123,27 @@ def _in_state(table: Table, state: str) -> list[ColumnElement[bool]]:
     return [table.c.status == state]
 
 
+def _text(text: str) -> str:
+    if "\0" in text:  # no column can hold it
+        raise ValueError
+    return text
+
+
 def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _position(text: str) -> int:
+    if (found := int(text)) >= 2**63 or found < 0:
+        raise ValueError(text)
+    return found
 
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     "id": UUID,
     "since": _moment,
     "until": _moment,
-    "first": int,
-    "last": int,
+    "first": _position,
+    "last": _position,
 }

@@ -80,6 +80,14 @@ class RelayLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaneLine:
+    sink: str
+    lane: int
+    relay: str | None
+    """Who holds it; None if nobody does."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventLine:
     """One row without its payload."""
 
@@ -131,26 +139,30 @@ class OutboxInspector:
 
     async def sinks(self) -> list[SinkState]:
         async with self._reading() as db:
-            known = (await db.execute(select(self._tables.sinks))).all()
-            return [await self._sink_state(db, row.sink, row.delivered) for row in known]
+            known = sorted((await self._known(db)).items())
+            return [await self._sink_state(db, *one) for one in known]
+
+    async def sink_names(self) -> list[str]:
+        async with self._reading() as db:
+            return sorted(await self._known(db))
 
     async def relays(self) -> list[RelayLine]:
-        relays, lanes = self._tables.relays.c, self._tables.lanes.c
-        held = select(func.count()).where(lanes.owner == relays.id).scalar_subquery()
+        c, lanes = self._tables.relays.c, self._tables.lanes.c
+        held = select(func.count()).where(lanes.owner == c.id).scalar_subquery().label("lanes")
         now = datetime.now(UTC)
         async with self._reading() as db:
-            rows = await db.execute(select(self._tables.relays, held.label("lanes")))
-            return [
-                RelayLine(
-                    name=row.name,
-                    sink=row.sink,
-                    lanes=row.lanes,
-                    started_at=row.started_at,
-                    expires_at=row.expires_at,
-                    alive=row.expires_at > now,
-                )
-                for row in rows.all()
-            ]
+            rows = await db.execute(select(c.name, c.sink, held, c.started_at, c.expires_at))
+            return [RelayLine(**row._mapping, alive=row.expires_at > now) for row in rows]
+
+    async def lanes(self) -> list[LaneLine]:
+        """Every lane that was ever held, with its holder of now."""
+        relays, lanes = self._tables.relays, self._tables.lanes
+        holder = (lanes.c.owner == relays.c.id) & (lanes.c.expires_at > datetime.now(UTC))
+        every = select(lanes.c.sink, lanes.c.lane, relays.c.name.label("relay"))
+        every = every.select_from(lanes.outerjoin(relays, holder))
+        async with self._reading() as db:
+            rows = await db.execute(every.order_by(lanes.c.sink, lanes.c.lane))
+            return [LaneLine(**row._mapping) for row in rows]
 
     async def events(
         self, wanted: EventFilter, *, before: int | None = None, limit: int = 50
@@ -182,12 +194,25 @@ class OutboxInspector:
             return [_line(row) for row in rows.all()]
 
     async def payload(self, event_id: UUID) -> dict[str, Any] | None:
+        return await self._json(event_id, "payload")
+
+    async def metadata(self, event_id: UUID) -> dict[str, Any] | None:
+        return await self._json(event_id, "metadata")
+
+    async def _json(self, event_id: UUID, column: str) -> dict[str, Any] | None:
         c = self._outbox.c
         async with self._reading() as db:
-            found: dict[str, Any] | None = await db.scalar(
-                select(c.payload).where(c.id == event_id).limit(1)
-            )
+            one = select(c[column]).where(c.id == event_id).limit(1)
+            found: dict[str, Any] | None = await db.scalar(one)
             return found
+
+    async def handled_by(self, event_id: UUID) -> list[tuple[str, datetime]]:
+        """The handlers that are done with this event, and since when."""
+        c = self._tables.processed.c
+        marks = select(c.handler_name, c.processed_at).where(c.event_id == event_id)
+        async with self._reading() as db:
+            rows = await db.execute(marks.order_by(c.processed_at).limit(PAGE))
+            return [(row[0], row[1]) for row in rows]
 
     async def neighbours(self, event: EventLine, each_way: int = 5) -> list[EventLine]:
         """What happened to the same aggregate shortly before and after, as far as it is near."""
@@ -244,9 +269,10 @@ class OutboxInspector:
         """Events that wait for a retry, and hold back what comes after in their aggregate."""
         c = self._outbox.c
         waiting = self._lines().where(c.status == PENDING, c.next_retry_at.is_not(None))
+        some = waiting.limit(COUNTED).subquery()
         async with self._reading() as db:
-            rows = await db.execute(waiting.order_by(c.next_retry_at).limit(min(limit, PAGE)))
-            return [_line(row) for row in rows.all()]
+            soonest = select(some).order_by(some.c.next_retry_at).limit(min(limit, PAGE))
+            return [_line(row) for row in await db.execute(soonest)]
 
     async def handled(self) -> list[tuple[str, int, datetime]]:
         """Each handler with how many of the latest marks are its own, and when the last came."""
@@ -270,6 +296,18 @@ class OutboxInspector:
             if db.dialect.name == "postgresql":
                 await db.execute(text(f"SET LOCAL statement_timeout = '{_PATIENCE}'"))
             yield db
+
+    async def _known(self, db: AsyncConnection) -> dict[str, int]:
+        """Sinks that had a relay, with their deliveries, and those that wait for their first."""
+        known = {row.sink: row.delivered for row in await db.execute(select(self._tables.sinks))}
+        c = self._outbox.c
+        # One step in the index for each sink; DISTINCT would be a walk.
+        after = select(func.min(c.sink)).where(c.status == PENDING)
+        sink = await db.scalar(after)
+        while sink is not None:
+            known.setdefault(sink, 0)
+            sink = await db.scalar(after.where(c.sink > sink))
+        return known
 
     async def _sink_state(self, db: AsyncConnection, sink: str, delivered: int) -> SinkState:
         c = self._outbox.c

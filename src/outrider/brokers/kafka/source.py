@@ -239,7 +239,7 @@ class KafkaSource:
         if self._consumer == consumer:
             self._consumer = None
             self._lose()
-            self._cluster.end(consumer.stop())
+            self._cluster.end(_leave(consumer))
 
     def _lose(self) -> None:
         for partition in self._partitions.values():
@@ -279,6 +279,14 @@ class _Changes(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, _: Collection[TopicPartition]) -> None:
         # Something may have been received while the last commit was on its way.
         self._source._lose()
+
+
+async def _leave(consumer: AIOKafkaConsumer) -> None:
+    """`stop` breaks off when it meets a fetch that waits for its next try."""
+    try:
+        await consumer.stop()
+    finally:
+        await consumer._client.close()
 
 
 def _place(record: ConsumerRecord) -> TopicPartition:

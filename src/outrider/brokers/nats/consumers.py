@@ -46,16 +46,14 @@ class Consumers:
         self._own = re.compile(rf"{re.escape(group)}(-(?P<number>\d+)-[0-9a-f]{{8}})?")
 
     async def newest(self, connection: Connection) -> str | None:
-        return self._newest_of(await self._names(connection))
+        names = await self._names(connection)
+        return max(names, key=lambda name: (self._number(name), name), default=None)
 
     async def succeed(self, connection: Connection, newest: str | None) -> Consumer | None:
-        """A new one in place of all others; None if somebody was faster than we."""
-        before = await self._names(connection)
-        if self._newest_of(before) != newest:
-            return None
+        """A new one in place of all others, next to the newest; None if somebody was faster."""
         number = self._number(newest) + 1 if newest else 1
         name = f"{self._group}-{number}-{secrets.token_hex(4)}"
-        made = await self._make(connection, name, before)
+        made = await self._make(connection, name, await self._names(connection))
         everybody = await self._names(connection)
         if await self._first_of_the_newest(connection, everybody) != name:
             await self.delete(connection, name)
@@ -136,9 +134,6 @@ class Consumers:
                     info = await connection.ask(f"CONSUMER.INFO.{self._stream}.{name}")
                     rivals.append((info["created"].rstrip("Z"), name))
         return min(rivals)[1] if rivals else None
-
-    def _newest_of(self, names: list[str]) -> str | None:
-        return max(names, key=lambda name: (self._number(name), name), default=None)
 
     def _number(self, name: str) -> int:
         found = self._own.fullmatch(name)

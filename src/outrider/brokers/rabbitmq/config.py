@@ -80,6 +80,8 @@ class RabbitMQSourceConfig(ConnectionConfig):
         problems = super()._problems()
         if self.prefetch > 65_535:
             problems.append("prefetch must be at most 65535")
+        if self.dead_letter_exchange == "":
+            problems.append("dead_letter_exchange needs a name")
         return problems
 
 

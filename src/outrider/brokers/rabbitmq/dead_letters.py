@@ -12,7 +12,6 @@ from outrider.brokers.rabbitmq.properties import (
     EXPIRATION,
     HEADERS,
     MESSAGE_ID,
-    UNREADABLE,
     USER_ID,
     read_properties,
     read_table,
@@ -147,7 +146,7 @@ def _read(message: Message) -> tuple[dict[int, bytes], dict[bytes, bytes]]:
     try:
         properties = read_properties(message.header)
         return properties, read_table(properties.get(HEADERS, b""))
-    except UNREADABLE:
+    except Exception:  # noqa: BLE001 - anybody may have sent anything
         return {}, {}
 
 

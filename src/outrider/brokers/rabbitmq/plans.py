@@ -41,8 +41,13 @@ def plans_for(
 def _plan(
     queue: Queue, topology: Topology, dead_letter_exchange: str | None, *, ordered: bool
 ) -> Plan:
-    topology = topology.with_queue(queue)
-    for binding in queue.bindings:
+    exclusive = ordered and _must_be_exclusive(queue)
+    if exclusive:
+        # Said aloud, as a broker may have another default that lets everybody in.
+        queue = replace(queue, arguments={"x-queue-type": "classic", **queue.arguments})
+    others = (each for each in topology.queues if each.name != queue.name)
+    topology = Topology(topology.exchanges, (queue, *others))
+    for binding in () if queue.passive else queue.bindings:
         # Either side may start first; what RabbitMQ brings along needs no declaration.
         if not binding.exchange.startswith("amq."):
             topology = topology.with_exchange(binding.exchange)
@@ -51,7 +56,6 @@ def _plan(
         topology = topology.with_exchange(exchange, passive=True)
     elif key == f"{queue.name}.dlq":
         topology = topology.with_queue(Queue(key))
-    exclusive = ordered and _must_be_exclusive(queue)
     return Plan(declarations(topology), exclusive, exchange, key)
 
 

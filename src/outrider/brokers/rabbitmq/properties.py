@@ -29,9 +29,6 @@ _SIZES: Final = {
     for letter in letters
 } | dict.fromkeys(_LONG)
 
-UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, OSError, struct.error)
-"""What reading somebody else's properties may raise."""
-
 
 def read_properties(header: bytes) -> dict[int, bytes]:
     """The bytes of each property, by its flag."""

@@ -13,7 +13,6 @@ from outrider.brokers.rabbitmq.properties import (
     HEADERS,
     MESSAGE_ID,
     TIMESTAMP,
-    UNREADABLE,
     read_properties,
     read_table,
     text_of,
@@ -75,8 +74,8 @@ def delivery_of(message: Message) -> Delivery:
         envelope = _envelope(properties, headers, message.body)
     except (DecodeError, InvalidEvent) as error:
         return Delivery(None, str(error), deliveries, message)
-    except UNREADABLE as error:
-        problem = f"its headers cannot be read ({type(error).__name__})"
+    except Exception as error:  # noqa: BLE001 - anybody may have sent anything
+        problem = f"it cannot be read ({type(error).__name__})"
         return Delivery(None, problem, deliveries, message)
     return Delivery(envelope, None, deliveries, message)
 

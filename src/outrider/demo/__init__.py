@@ -1,0 +1,1 @@
+"""A small shop that shows events travelling, with buttons that break things."""
