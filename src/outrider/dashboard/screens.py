@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from outrider.dashboard.guard import Access
     from outrider.dashboard.masked import Mask
-    from outrider.sql.inspector import EventLine
+    from outrider.sql.inspector import EventLine, FailureGroup
     from outrider.sql.tables import OutboxTables
 
 _DEEPEST: Final = 8
@@ -85,12 +85,7 @@ class Screens:
 
     async def failures(self, _request: Request) -> Answer:
         groups = [
-            {
-                "group": group,
-                "filter": EventFilter(
-                    state="failed", sink=group.sink, type=group.type, error=group.error
-                ).texts(),
-            }
+            {"group": group, "filter": _filter_of(group).texts()}
             for group in await self._inspector.failures()
         ]
         return Answer(template="failures.html", facts={"failures": groups})
@@ -149,6 +144,12 @@ class Screens:
             if not lines or len(branches) > PAGE:
                 break
         return roots
+
+
+def _filter_of(group: FailureGroup) -> EventFilter:
+    # A stranger's type with a star in it would be taken for a pattern.
+    kind = None if "*" in group.type else group.type
+    return EventFilter(state="failed", sink=group.sink, type=kind, error=group.error)
 
 
 def _number(request: Request, name: str, most: int) -> int | None:
