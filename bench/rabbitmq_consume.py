@@ -99,7 +99,7 @@ async def with_source(url: str, count: int) -> float:
             for delivery in deliveries:
                 await source.acknowledge(delivery)
 
-        while left:
+        while left > 0:
             found = await source.receive(PREFETCH)
             left -= len(found)
             await asyncio.gather(*(settle(found[at::AT_ONCE]) for at in range(AT_ONCE)))
@@ -127,7 +127,10 @@ async def with_consumer(url: str, count: int) -> float:
 
 
 async def _filled(url: str, count: int) -> None:
+    """With nothing before it that another case has left there."""
     async with RabbitMQPublisher(url, exchange=QUEUE, topology=TOPOLOGY) as publisher:
+        async with await aio_pika.connect(url) as connection:
+            await (await (await connection.channel()).get_queue(QUEUE)).purge()
         batch = events(count)
         for at in range(0, count, BATCH):
             await publisher.publish_all(batch[at : at + BATCH])

@@ -67,7 +67,7 @@ class ChangeSession:
 
 
 async def _locked(transaction: AsyncSession, user_id: str, session_id: UUID) -> DecisionSession:
-    """Until the commit, so that events come in the order of the changes they tell of."""
+    """Until the commit: what is decided by its state stays true, and is told in this order."""
     session = await transaction.get(DecisionSession, session_id, with_for_update=True)
     if session is None or session.user_id != user_id:
         raise NoSuchSession

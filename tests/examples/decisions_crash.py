@@ -1,4 +1,4 @@
-"""The decisions example's consumer, which dies by SIGKILL at the worst moment, or just before."""
+"""The decisions example's consumer, which dies by SIGKILL at a bad moment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from contextlib import AbstractAsyncContextManager
 
 from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
 from examples.decisions import consumer as example
 from outrider import EventConsumer
@@ -23,13 +24,24 @@ class _DiesInsteadOfAcknowledging(RedisSource):
         _die()
 
 
-def after_the_effect() -> AbstractAsyncContextManager[EventConsumer]:
-    """Mark and entry are committed, the message is not acknowledged."""
-    example.RedisSource = _DiesInsteadOfAcknowledging  # type: ignore[misc]
+def before_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
+    """The entry is written, and not committed."""
+
+    @event.listens_for(Engine, "after_cursor_execute")
+    def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO dashboard"):
+            event.listen(Engine, "commit", _die)
+
     return example.consumer()
 
 
-def before_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
-    """Mark and entry are written, and not committed."""
-    event.listen(Engine, "commit", _die)
+def after_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
+    """The entry is committed, and nothing else has happened since."""
+    event.listen(Session, "after_commit", _die)
+    return example.consumer()
+
+
+def before_the_acknowledgement() -> AbstractAsyncContextManager[EventConsumer]:
+    """All is done, and Redis does not know."""
+    example.RedisSource = _DiesInsteadOfAcknowledging  # type: ignore[misc]
     return example.consumer()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -86,10 +87,26 @@ class Logger:
     def numbers(self) -> dict[str, float]:
         return numbers_of(self.http.get("/metrics").raise_for_status().text)
 
-    def stream(self, **parameters: Any) -> Client:
-        port = urlsplit(self.url).port
-        assert port is not None
-        return Client(port, **parameters)
+    @asynccontextmanager
+    async def stream(
+        self, last_event_id: int | None = None, **parameters: Any
+    ) -> AsyncIterator[Client]:
+        client = Client(urlsplit(self.url).port or 80, **parameters)
+        try:
+            yield await client.open(last_event_id)
+        finally:
+            client.kill()
+
+    def eventually_waits(self, channel: str) -> Row:
+        """For another try."""
+        seen: list[Row] = []
+
+        def waits() -> bool:
+            seen.append(self.row(channel))
+            return seen[-1].status == "pending" and seen[-1].retry_count > 0
+
+        assert wait_until(waits, PATIENCE), seen[-1]
+        return seen[-1]
 
     def eventually_fails(self, channel: str) -> Row:
         assert wait_until(lambda: self.row(channel).status == "failed", PATIENCE)

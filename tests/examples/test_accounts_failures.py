@@ -194,6 +194,29 @@ def test_process_killed_at_the_worst_moment_leaves_one_profile_after_the_next_st
         assert len(lines_of(application, "handled before, skipped")) == handled
 
 
+@pytest.mark.faults
+def test_two_processes_share_the_work_and_one_takes_over_from_the_other(
+    database: Database, tmp_path: Path
+) -> None:
+    # given: both are there when people sign up, at the one that stays
+    with running(database, tmp_path) as (application, accounts):
+        other = Application("accounts", tmp_path, {"DATABASE_URL": database.url, **QUICK})
+        try:
+            assert wait_until(lambda: other.is_ready, PATIENCE), other.log
+            assert wait_until(lambda: bool(lines_of(application, "has 32 lanes")), PATIENCE)
+
+            # when
+            ids = [accounts.sign_up() for _ in range(20)]
+            assert wait_until(lambda: bool(lines_of(other, "event published")), PATIENCE)
+        finally:
+            other.kill()
+        ids += [accounts.sign_up() for _ in range(20)]
+
+        # then
+        assert all(accounts.became(account_id, "published") for account_id in ids)
+        assert count(database, "profiles") == 40
+
+
 def test_relay_that_sleeps_ends_at_once_and_without_a_complaint(
     database: Database, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 
 from outrider.testing.services.server import wait_until
 from tests.examples.decisions_stage import Decisions
@@ -171,6 +172,29 @@ def test_changes_at_the_same_time_are_told_in_the_order_in_which_they_were_made(
     # then: the last event told the dashboard the same as the last change told the session
     (found,) = decisions.sessions()
     decisions.until_shown(session, (found["title"], False, 21))
+
+
+def test_title_stays_though_the_session_is_archived_at_the_same_moment(
+    decisions: Decisions,
+) -> None:
+    # given: somebody is about to archive it
+    if decisions.database.dialect == "sqlite":
+        pytest.skip("SQLite has one transaction at a time")
+    session = decisions.create("Move?")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+    waiting += "datname = current_database()"
+    archive = text("UPDATE decision_sessions SET archived = true WHERE id = :id")
+    with ThreadPoolExecutor(1) as client, decisions.database.engine().begin() as connection:
+        connection.execute(archive, {"id": session})
+
+        # when
+        answer = client.submit(decisions.change, session, title="Stay?")
+        assert wait_until(lambda: decisions.database.run(waiting) == [(1,)], PATIENCE)
+        connection.commit()
+
+        # then
+        assert answer.result(PATIENCE).status_code == 409
+    assert told(decisions, session) == ["session.created"]
 
 
 def test_audit_lines_carry_the_correlation_id_and_nothing_private(

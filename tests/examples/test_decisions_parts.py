@@ -10,7 +10,7 @@ from typing import get_type_hints
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -92,6 +92,7 @@ def test_every_canonical_event_type_has_a_class_of_its_aggregate() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.event_type)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_every_canonical_event_survives_the_envelope_and_the_wire(
     kind: type[DomainEvent], data: st.DataObject

@@ -76,7 +76,9 @@ def test_second_delivery_is_skipped(stage: tuple[Decisions, Backstage]) -> None:
         assert backstage.letters() == []
 
 
-@pytest.mark.parametrize("moment", ["after_the_effect", "before_the_commit"])
+@pytest.mark.parametrize(
+    "moment", ["before_the_commit", "after_the_commit", "before_the_acknowledgement"]
+)
 def test_effect_and_mark_commit_together_though_the_consumer_is_killed(
     stage: tuple[Decisions, Backstage], moment: str
 ) -> None:
@@ -87,7 +89,7 @@ def test_effect_and_mark_commit_together_though_the_consumer_is_killed(
         assert wait_until(lambda: not killed.is_alive, PATIENCE), killed.text
         assert killed.exit_code == -9
         effects = len(decisions.dashboard())
-        assert effects == len(decisions.marks()) == (moment == "after_the_effect")
+        assert effects == len(decisions.marks()) == (moment != "before_the_commit")
 
         # when
         with backstage.consumer():
@@ -132,6 +134,31 @@ def test_events_of_nobody_or_of_somebody_else_are_set_aside_and_not_marked(
     assert canary not in backstage.said
     assert "mallory" not in backstage.said
     assert decisions.user_id not in backstage.said
+
+
+def test_requests_go_on_while_redis_is_down_and_the_dashboard_catches_up(
+    services: Services, stage: tuple[Decisions, Backstage]
+) -> None:
+    # given
+    decisions, backstage = stage
+    server = services.another("redis")
+    backstage.redis_url = server.url
+    with backstage.relay() as relay, backstage.consumer():
+        session = decisions.create("Move?")
+        decisions.until_shown(session, ("Move?", False, 1))
+        server.kill()
+
+        # when
+        decisions.change(session, title="Stay?")
+        other = decisions.create("Paint the house?")
+        assert wait_until(lambda: "sink unavailable" in relay.text, PATIENCE), relay.text
+        assert decisions.dashboard() == {session: ("Move?", False, 1)}
+        server.start()
+
+        # then
+        decisions.until_shown(session, ("Stay?", False, 2))
+        decisions.until_shown(other, ("Paint the house?", False, 1))
+    server.stop()
 
 
 def test_relay_and_consumer_leave_audit_lines_with_the_correlation_id_and_nothing_private(

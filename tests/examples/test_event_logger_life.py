@@ -7,7 +7,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -22,9 +22,19 @@ from outrider.testing.services.server import wait_until
 from tests.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
 from tests.examples.serving import PATIENCE, Application, served, serving
 from tests.integration.databases import DIALECTS, Database, fresh
-from tests.sse import Client
 
 BACKLOG = 150
+
+ACCEPTED = 'outbox_publish_attempts_total{outcome="accepted",sink="stream"}'
+REFUSED = 'outbox_publish_attempts_total{outcome="refused",sink="stream"}'
+PUBLISHED = 'outbox_published_events_total{event_type="message.sent",sink="stream"}'
+RECORDED = 'outbox_recorded_events_total{event_type="message.sent"}'
+LATENCY = 'outbox_delivery_latency_seconds_count{sink="stream"}'
+DURATION = 'outbox_publish_duration_seconds_count{sink="stream"}'
+PENDING = 'outbox_backlog_events{state="pending"}'
+RETRYING = 'outbox_backlog_events{state="retrying"}'
+FAILED = 'outbox_backlog_events{state="failed"}'
+OLDEST = "outbox_backlog_oldest_age_seconds"
 
 
 @pytest.fixture(params=DIALECTS)
@@ -83,9 +93,8 @@ async def test_request_is_answered_while_the_stream_takes_for_ever(database: Dat
         # then
         assert [row.status for row in rows_in(database)] == ["pending"] * 3
         stuck.answers.set()
-        client = await Client(http.base_url.port or 0, from_="start").open()
-        assert texts(await client.take(3)) == ["1", "2", "3"]
-        client.kill()
+        async with Logger(str(http.base_url), database).stream(from_="start") as client:
+            assert texts(await client.take(3)) == ["1", "2", "3"]
 
 
 async def test_request_is_answered_while_the_relay_is_stopped_and_metrics_show_what_waits(
@@ -102,18 +111,22 @@ async def test_request_is_answered_while_the_relay_is_stopped_and_metrics_show_w
         # then
         assert [row.status for row in rows_in(database)] == ["pending"] * 3
         numbers = numbers_of((await http.get("/metrics")).text)
-        assert numbers['outbox_backlog_events{state="pending"}'] == 3
-        assert numbers["outbox_backlog_oldest_age_seconds"] > 0
+        assert numbers[PENDING] == numbers[RECORDED] == 3
+        assert numbers[OLDEST] > 0
         ready = await http.get("/readyz")
         assert (ready.status_code, ready.json()["problems"]) == (503, ["OutboxRelay has ended"])
 
 
-async def test_relay_starts_and_stops_with_the_application(
+async def test_relay_starts_and_stops_with_the_application_and_open_streams_end_well(
     database: Database, tmp_path: Path
 ) -> None:
     # when
-    with serving("event_logger", tmp_path, {"DATABASE_URL": database.url}) as application:
+    environment = {"DATABASE_URL": database.url}
+    with serving("event_logger", tmp_path, environment) as application:
         relays = database.run("SELECT name FROM event_outbox_relays")
+        async with Logger(application.url, database).stream() as client:
+            assert application.stop() in (0, -signal.SIGTERM), application.log
+            await client.ended()
     log = application.log
 
     # then
@@ -122,6 +135,51 @@ async def test_relay_starts_and_stops_with_the_application(
     assert database.run("SELECT lane FROM event_outbox_lanes WHERE owner IS NOT NULL") == []
     assert log.index("started:") < log.index("Application startup complete")
     assert log.index("stopped after") < log.index("Application shutdown complete")
+
+
+async def test_metrics_count_successes_and_failures_and_show_what_waits_how_long(
+    database: Database, tmp_path: Path
+) -> None:
+    # given
+    environment = {"DATABASE_URL": database.url, "OUTBOX_MAX_RETRIES": "3"}
+    async with AsyncExitStack() as stack:
+        application = stack.enter_context(serving("event_logger", tmp_path, environment))
+        logger = stack.enter_context(Logger(application.url, database))
+        client = await stack.enter_async_context(logger.stream())
+        logger.block("boom")
+
+        # when
+        logger.send_all(["a"], ["1", "2"])
+        await client.take(2)
+        logger.send("boom")
+
+        # then: two are through, and one waits for another try
+        seen: list[dict[str, float]] = []
+
+        def one_waits() -> bool:
+            seen.append(logger.numbers())
+            return seen[-1][RETRYING] == 1
+
+        assert wait_until(one_waits, PATIENCE)
+        waiting = seen[-1]
+        assert waiting[RECORDED] == 3
+        assert waiting[ACCEPTED] == waiting[PUBLISHED] == waiting[LATENCY] == 2
+        assert waiting[DURATION] >= 2
+        assert waiting[PENDING] == 1
+        assert waiting[OLDEST] > 0
+
+        # and when it has failed, nothing waits any more
+        logger.eventually_fails("lobby")
+        assert wait_until(lambda: logger.numbers()[REFUSED] == 3, PATIENCE)
+        over = logger.numbers()
+        assert (over[PENDING], over[RETRYING], over[OLDEST], over[FAILED]) == (0, 0, 0, 1)
+
+        # and when it is repaired, it counts as a success
+        logger.allow("boom")
+        assert logger.retry() == 1
+        await client.take(1)
+        assert wait_until(lambda: logger.numbers()[PUBLISHED] == 3, PATIENCE)
+        assert logger.numbers()[FAILED] == 0
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
@@ -151,14 +209,36 @@ async def test_stop_in_the_middle_damages_nothing_and_the_next_start_delivers_th
         serving("event_logger", tmp_path, slowly) as again,
         Logger(again.url, database) as logger,
     ):
-        client = await logger.stream(from_="start").open()
-        messages = await client.take(BACKLOG)
-        client.kill()
+        async with logger.stream(from_="start") as client:
+            messages = await client.take(BACKLOG)
     assert [message.id for message in messages] == list(range(1, BACKLOG + 1))
     assert set(ids(messages)) == {row.id for row in rows_in(database)}
     for n in range(5):
         expected = [str(each) for each in range(n, BACKLOG, 5)]
         assert texts(messages, f"c{n}") == expected
+
+
+async def test_refused_message_that_is_accepted_later_is_not_overtaken_in_its_channel(
+    database: Database, tmp_path: Path
+) -> None:
+    # given: both are in the same batch, and the first is refused
+    app = create_app(settings_of(database))
+    async with client_of(app) as http:
+        await app.state.relay.stop()
+        assert (await http.put("/blocked-words/boom")).status_code == 204
+        await send(http, "boom", "after it")
+    with (
+        serving("event_logger", tmp_path, {"DATABASE_URL": database.url}) as application,
+        Logger(application.url, database) as logger,
+    ):
+        assert wait_until(lambda: rows_in(database)[0].retry_count > 0, PATIENCE)
+
+        # when
+        logger.allow("boom")
+
+        # then
+        async with logger.stream(from_="start") as client:
+            assert texts(await client.take(2)) == ["boom", "after it"]
 
 
 @contextmanager
@@ -178,10 +258,11 @@ async def test_two_web_processes_share_the_work_and_publish_no_row_twice(
     database: Database, tmp_path: Path
 ) -> None:
     # given
-    with two_processes(database, tmp_path) as both, ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        both = stack.enter_context(two_processes(database, tmp_path))
         assert wait_until(lambda: set(lanes(database)) == {32}, PATIENCE)
         loggers = [stack.enter_context(Logger(each.url, database)) for each in both]
-        clients = [await logger.stream().open() for logger in loggers]
+        clients = [await stack.enter_async_context(logger.stream()) for logger in loggers]
 
         # when
         sent = [str(n) for n in range(5)]
@@ -191,7 +272,6 @@ async def test_two_web_processes_share_the_work_and_publish_no_row_twice(
         # then: the clients of both see everything once, in order
         for client in clients:
             messages = await client.take(100)
-            client.kill()
             assert [message.id for message in messages] == list(range(1, 101))
             assert set(ids(messages)) == {row.id for row in rows_in(database)}
             for channel in {row.channel for row in rows_in(database)}:

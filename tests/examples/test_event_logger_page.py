@@ -63,7 +63,8 @@ def test_page_shows_events_as_they_arrive_and_goes_on_after_a_reload(
 ) -> None:
     # given
     logger.send("before anybody looked")
-    page, troubles = browser.new_page(), list[str]()
+    page, asked, troubles = browser.new_page(), list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url.removeprefix(logger.url)))
     page.set_default_timeout(PATIENCE * 1000)
     page.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -96,4 +97,6 @@ def test_page_shows_events_as_they_arrive_and_goes_on_after_a_reload(
         *("after the reload", "while away", "from elsewhere"),
         *(MARKUP, "before anybody looked"),
     ]
+    streams = [url for url in asked if url.startswith("/events")]
+    assert streams == ["/events?from=start", *(f"/events?last_event_id={n}" for n in (3, 4))]
     assert troubles == []

@@ -129,8 +129,8 @@ async def _answers(server: Server) -> bool:
 
 
 class Guarded(Nats):
-    """A server with users: `app` may do all, `few` may publish little and `none` nearly nothing.
-    With a certificate it speaks TLS alone."""
+    """A server with users: `app` may do all, `few` may publish little, `none` nearly nothing, and
+    `reader` has what a source of the group billing needs. With a certificate it speaks TLS."""
 
     certificate: ClassVar[Path | None] = None
     users: ClassVar[list[dict[str, Any]]] = [
@@ -141,6 +141,14 @@ class Guarded(Nats):
             "permissions": {"publish": ["events.ok", "_INBOX.>", "$JS.API.STREAM.INFO.*"]},
         },
         {"user": "none", "password": PASSWORD, "permissions": {"publish": ["events.ok"]}},
+        {
+            "user": "reader",
+            "password": PASSWORD,
+            "permissions": {
+                "publish": ["$JS.API.>", "$JS.ACK.>", "_INBOX.>", "*.billing"],
+                "subscribe": ["_INBOX.>"],
+            },
+        },
     ]
 
     def prepare(self) -> None:

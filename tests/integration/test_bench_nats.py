@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import measure, nats
+from bench import jetstream, measure
 
 
 def test_nats_benchmark_compares_side_by_side(
@@ -14,9 +14,9 @@ def test_nats_benchmark_compares_side_by_side(
 ) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
 
-    tables = nats.run(rounds=1, count=1_000)
+    tables = jetstream.run(rounds=1, count=1_000)
 
     ours = tables["to NATS"][-1]
-    assert ours.case == nats.OURS
-    assert set(ours.ratios) == {nats.CEILING, nats.RAW}
+    assert ours.case == jetstream.OURS
+    assert set(ours.ratios) == {jetstream.CEILING, jetstream.RAW}
     assert (tmp_path / "nats.json").exists()

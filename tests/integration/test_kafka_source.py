@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -16,6 +16,7 @@ from outrider.brokers.kafka import KafkaConfig, KafkaSource
 from outrider.consumer import ConsumerConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
+from outrider.testing.services.server import Server
 from tests.integration.kafka_topics import (
     ONE,
     committed,
@@ -49,10 +50,14 @@ async def receiving(
 
 
 async def receive(source: KafkaSource, count: int) -> list[Delivery]:
+    """So many, however often the broker is away."""
     found: list[Delivery] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while len(found) < count:
-            found += await source.receive(count - len(found))
+            try:
+                found += await source.receive(count - len(found))
+            except BrokerUnavailable:
+                await asyncio.sleep(0.1)
     return found
 
 
@@ -170,30 +175,60 @@ async def test_nobody_listening_is_broker_unavailable() -> None:
     await source.close()
 
 
-async def test_silent_broker_is_unavailable_and_closing_ends(services: Services) -> None:
-    server, topic, patience = services.another("kafka"), unique(), timedelta(seconds=1)
-    config = KafkaConfig(partitions=1, connect_timeout=patience, publish_timeout=patience)
-    await send(server.url, topic, 2)
+@pytest.fixture(scope="module")
+def victim(services: Services) -> Iterator[Server]:
+    """A broker of our own, which can be hurt."""
+    server = services.another("kafka")
+    yield server
+    server.stop()
 
-    source = KafkaSource(server.url, topic, group="billing", config=config)
+
+IMPATIENT = KafkaConfig(
+    partitions=1,
+    connect_timeout=timedelta(seconds=1),
+    publish_timeout=timedelta(seconds=1),
+    session_timeout=timedelta(seconds=6),
+)
+
+
+async def test_silent_broker_is_unavailable_and_closing_ends(victim: Server) -> None:
+    topic = unique()
+    await send(victim.url, topic, 2)
+
+    source = KafkaSource(victim.url, topic, group="billing", config=IMPATIENT)
     await source.open()
-    [first, second] = await receive(source, 2)
-    server.pause()
+    held = await receive(source, 2)
+    victim.pause()
     try:
         with pytest.raises(BrokerUnavailable):
             await source.receive(1)
         with pytest.raises(BrokerUnavailable):
-            await source.set_aside(first, "x")
+            await source.set_aside(held[0], "x")
         async with asyncio.timeout(30):
             await source.close()
     finally:
-        server.resume()
+        victim.resume()
 
-    assert (first.lost, second.lost) == (True, True)
-    await source.open()
-    assert [d.envelope for d in await receive(source, 2)] == [first.envelope, second.envelope]
+    source = KafkaSource(victim.url, topic, group="billing", config=IMPATIENT)
+    again = await receive(source, 2)
     await source.close()
-    server.stop()
+    assert [delivery.lost for delivery in held] == [True, True]
+    assert [each.envelope for each in again] == [each.envelope for each in held]
+
+
+async def test_closing_in_an_outage_leaves_nothing_behind(victim: Server) -> None:
+    topic = unique()
+    await send(victim.url, topic, 1)
+
+    async with receiving(victim.url, topic, IMPATIENT) as source:
+        await receive(source, 1)
+        await asyncio.to_thread(victim.kill)
+        with pytest.raises(BrokerUnavailable):
+            await source.receive(1)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.to_thread(victim.start)
+
+    assert left == set()
 
 
 async def test_what_is_in_hand_is_lost_when_the_group_changes(url: str) -> None:

@@ -18,7 +18,14 @@ from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.consumer import EventConsumer
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from tests.integration.nats_streams import client, event, jetstream, messages_in, unique
+from tests.integration.nats_streams import (
+    client,
+    event,
+    jetstream,
+    messages_in,
+    start_guarded,
+    unique,
+)
 
 PATIENCE = 60
 
@@ -446,6 +453,23 @@ async def test_largest_message_becomes_a_dead_letter_too(url: str) -> None:
         await source.set_aside(delivery, "too large to say why")
 
     assert [each.data for each in await messages_in(url, f"{group.name}_DLQ")] == [body]
+
+
+async def test_source_needs_few_permissions(services: Services) -> None:
+    server = start_guarded(services)
+    group, reader = Group(server.url_of("app")), server.url_of("reader")
+    batch = [event(), event(), event()]
+    await group.send(*batch)
+
+    async with NatsSource(reader, stream=group.name, group="billing") as first:
+        held = await received(first, 3)
+        await first.acknowledge(held[0])
+        await first.set_aside(held[1], "x")
+    async with NatsSource(reader, stream=group.name, group="billing") as second:
+        again = await received(second, 1)
+
+    assert ids(again) == ids(batch[2:])
+    server.stop()
 
 
 async def test_missing_stream_is_waited_for(url: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sqlalchemy import Connection, Table
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
     from sqlalchemy.orm import Session
 
     from outrider.envelope import EventEnvelope
@@ -56,6 +56,7 @@ class SqlInbox:
     ) -> None:
         self._sessions = sessions
         self._table = (tables or OutboxTables()).processed
+        self._marks = _Marks(self._table)
 
     @asynccontextmanager
     async def once(self, envelope: EventEnvelope, handler_name: str, /) -> AsyncIterator[bool]:
@@ -96,7 +97,7 @@ class SqlInbox:
         with _own_work():
             connection = await session.connection(bind_arguments={"clause": self._table})
             await connection.run_sync(_refuse_autocommit)
-            return await connection.run_sync(_insert_mark, self._table, event_id, handler_name)
+            return await self._marks.add(connection, event_id, handler_name)
 
 
 @contextmanager
@@ -128,6 +129,7 @@ class SqlProcessedEvents:
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
         self._engine = engine
         self._table = (tables or OutboxTables()).processed
+        self._marks = _Marks(self._table)
 
     async def contains(self, event_id: UUID, handler_name: str, /) -> bool:
         c = self._table.c
@@ -139,7 +141,7 @@ class SqlProcessedEvents:
     async def mark(self, event_id: UUID, handler_name: str, /) -> None:
         with _own_work():
             async with self._engine.begin() as connection:
-                await connection.run_sync(_insert_mark, self._table, event_id, handler_name)
+                await self._marks.add(connection, event_id, handler_name)
 
     async def delete_before(self, moment: datetime, /) -> int:
         """In small steps, so that no lock is held for long."""
@@ -156,13 +158,20 @@ class SqlProcessedEvents:
                 return deleted
 
 
-def _insert_mark(connection: Connection, table: Table, event_id: UUID, handler_name: str) -> bool:
-    """Whether it was not there before."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    row = {"event_id": event_id, "handler_name": handler_name}
-    mark = dialect.insert(table).values(row).on_conflict_do_nothing()
-    # Not every driver counts what an INSERT has inserted; psycopg says -1.
-    return connection.scalar(mark.returning(table.c.event_id)) is not None
+class _Marks:
+    """How an event is marked; built once, since that takes longer than running it."""
+
+    def __init__(self, table: Table) -> None:
+        # What is returned tells a new mark from an old one: not every driver counts inserted rows.
+        self._inserts = {
+            name: kind.insert(table).on_conflict_do_nothing().returning(table.c.event_id)
+            for name, kind in (("postgresql", postgresql), ("sqlite", sqlite))
+        }
+
+    async def add(self, connection: AsyncConnection, event_id: UUID, handler_name: str) -> bool:
+        """Whether it was not there before."""
+        row = {"event_id": event_id, "handler_name": handler_name}
+        return await connection.scalar(self._inserts[connection.dialect.name], row) is not None
 
 
 def _refuse_autocommit(connection: Connection) -> None:

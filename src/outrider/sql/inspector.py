@@ -7,14 +7,15 @@ so many rows at once and say how far they came. No index is kept for looking alo
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, select, text, union_all
 
 from outrider.sql.filters import RETRYING, EventFilter
+from outrider.sql.seen import EventLine, FailureGroup, LaneLine, Page, RelayLine, SinkState
 from outrider.sql.tables import FAILED, PENDING, OutboxTables
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Row, Select
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+__all__ = [
+    *("COUNTED", "PAGE", "VISITED", "WINDOW", "EventLine", "FailureGroup", "LaneLine"),
+    *("OutboxInspector", "Page", "RelayLine", "SinkState"),
+]
+
 COUNTED: Final = 20_000
 """How far counts are exact."""
+VISITED: Final = 5_000
+"""How far, if an index does not tell and rows must be visited, all over the table."""
 WINDOW: Final = 100_000
 """How many rows a search without an index looks at before it answers."""
 PAGE: Final = 200
@@ -46,89 +54,6 @@ SELECT created_at FROM {outbox} WHERE position = (
 _ESTIMATE: Final = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(:index)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SinkState:
-    """One sink at a glance."""
-
-    sink: str
-    pending: int
-    estimated: bool
-    """Whether `pending` is a guess: there are many."""
-    retrying: int
-    failed: int
-    oldest: timedelta | None
-    """How long the oldest pending event waits."""
-    rate: float
-    """Events a second that were delivered lately."""
-    delivered: int
-    """The number of the last delivery."""
-
-    @property
-    def time_to_empty(self) -> timedelta | None:
-        """None if nothing moves."""
-        return timedelta(seconds=self.pending / self.rate) if self.rate else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelayLine:
-    name: str
-    sink: str
-    lanes: int
-    started_at: datetime
-    expires_at: datetime
-    alive: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneLine:
-    sink: str
-    lane: int
-    relay: str | None
-    """Who holds it; None if nobody does."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventLine:
-    """One row without its payload."""
-
-    position: int
-    id: UUID
-    sink: str
-    type: str
-    version: int
-    aggregate_type: str
-    aggregate_id: str
-    state: str
-    retry_count: int
-    crash_count: int
-    occurred_at: datetime
-    created_at: datetime
-    next_retry_at: datetime | None
-    published_at: datetime | None
-    delivery: int | None
-    last_error: str | None
-    correlation_id: str | None
-    causation_id: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """Newest first; `older` is where the next page begins, None at the end."""
-
-    events: Sequence[EventLine]
-    older: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureGroup:
-    sink: str
-    type: str
-    error: str | None
-    events: int
-    first: datetime
-    last: datetime
-
-
 class OutboxInspector:
     """Reads only; on PostgreSQL no question may take longer than five seconds."""
 
@@ -140,7 +65,10 @@ class OutboxInspector:
     async def sinks(self) -> list[SinkState]:
         async with self._reading() as db:
             known = sorted((await self._known(db)).items())
-            return [await self._sink_state(db, *one) for one in known]
+            c = self._outbox.c
+            retrying = await self._by_sink(db, c.status == PENDING, c.next_retry_at.is_not(None))
+            failed = await self._by_sink(db, c.status == FAILED)
+            return [await self._sink_state(db, *one, retrying, failed) for one in known]
 
     async def sink_names(self) -> list[str]:
         async with self._reading() as db:
@@ -269,7 +197,7 @@ class OutboxInspector:
         """Events that wait for a retry, and hold back what comes after in their aggregate."""
         c = self._outbox.c
         waiting = self._lines().where(c.status == PENDING, c.next_retry_at.is_not(None))
-        some = waiting.limit(COUNTED).subquery()
+        some = waiting.limit(VISITED).subquery()
         async with self._reading() as db:
             soonest = select(some).order_by(some.c.next_retry_at).limit(min(limit, PAGE))
             return [_line(row) for row in await db.execute(soonest)]
@@ -309,17 +237,29 @@ class OutboxInspector:
             sink = await db.scalar(after.where(c.sink > sink))
         return known
 
-    async def _sink_state(self, db: AsyncConnection, sink: str, delivered: int) -> SinkState:
+    async def _by_sink(self, db: AsyncConnection, *conditions: Any) -> Counter[str]:
+        some = select(self._outbox.c.sink).where(*conditions).limit(VISITED).subquery().c
+        rows = await db.execute(select(some.sink, func.count()).group_by(some.sink))
+        return Counter({row[0]: row[1] for row in rows})
+
+    async def _sink_state(
+        self,
+        db: AsyncConnection,
+        sink: str,
+        delivered: int,
+        retrying: Counter[str],
+        failed: Counter[str],
+    ) -> SinkState:
         c = self._outbox.c
-        here, pending = c.sink == sink, c.status == PENDING
-        waiting = await self._count(db, here, pending)
+        waiting = await self._count(db, c.sink == sink, c.status == PENDING)
         estimate = await self._estimate(db) if waiting == COUNTED else None
         return SinkState(
             sink=sink,
             pending=waiting if estimate is None else max(waiting, estimate),
             estimated=estimate is not None,
-            retrying=await self._count(db, here, pending, c.next_retry_at.is_not(None)),
-            failed=await self._count(db, here, c.status == FAILED),
+            retrying=retrying[sink],
+            failed=failed[sink],
+            at_least=VISITED in (retrying.total(), failed.total()),
             oldest=await self._oldest(db, sink) if waiting else None,
             rate=await self._rate(db, sink),
             delivered=delivered,

@@ -11,20 +11,21 @@ import re
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from outrider.brokers.nats.connection import Connection
 
 _TRIES: Final = re.compile(r"outrider, try (\d+)")
 _FILTERS_SINCE: Final = (2, 10)
+_SECOND: Final = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,23 @@ class Consumer:
     ack_wait: float
     tries: int = 1
     """How many in a row have begun with the same message: it may be what kills them."""
+
+
+class _State:
+    """How far one of them is, in the server's words."""
+
+    def __init__(self, info: Mapping[str, Any]) -> None:
+        config = info["config"]
+        # Without trailing zeros, so that text sorts as time does.
+        self.created: str = info["created"].rstrip("Z")
+        self.ack_wait: float = config["ack_wait"] / _SECOND
+        self.begin: int = config.get("opt_start_seq") or 1
+        # Servers before 2.10 say 0 until the first acknowledgement, wherever the consumer began.
+        self.done: int = max(info["ack_floor"]["stream_seq"], self.begin - 1)
+        """Up to which message of the stream all are acknowledged."""
+        found = _TRIES.fullmatch(config.get("description", ""))
+        self.tries = int(found[1]) if found else 1
+        self.has_received = info["delivered"]["consumer_seq"] > 0
 
 
 class Consumers:
@@ -67,8 +85,8 @@ class Consumers:
         """The one that all sources of the group use together."""
         before = await self._names(connection)
         if self._group in before:
-            info = await connection.js.consumer_info(self._stream, self._group)
-            return Consumer(name=info.name, ack_wait=info.config.ack_wait or self._ack_wait)
+            ack_wait = (await self._state(connection, self._group)).ack_wait
+            return Consumer(name=self._group, ack_wait=ack_wait)
         made = await self._make(connection, self._group, before)
         for other in before:
             await self.delete(connection, other)
@@ -76,7 +94,7 @@ class Consumers:
 
     async def exists(self, connection: Connection, name: str) -> bool:
         try:
-            await connection.js.consumer_info(self._stream, name)
+            await self._state(connection, name)
         except NotFoundError:
             return False
         return True
@@ -86,8 +104,8 @@ class Consumers:
             await connection.js.delete_consumer(self._stream, name)
 
     async def _make(self, connection: Connection, name: str, before: Sequence[str]) -> Consumer:
-        found = [await connection.js.consumer_info(self._stream, other) for other in before]
-        latest = max(found, key=_done, default=None)
+        found = [await self._state(connection, other) for other in before]
+        latest = max(found, key=lambda state: state.done, default=None)
         config = ConsumerConfig(
             durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=self._ack_wait
         )
@@ -95,16 +113,16 @@ class Consumers:
         if latest is not None:
             start = await self._start(connection, latest)
             config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, start
-            tries = _tries(latest) if start == _begin(latest) else 1
+            tries = latest.tries + latest.has_received if start == latest.begin else 1
         config.description = f"outrider, try {tries}"
         self._filter(connection, config)
         await connection.js.add_consumer(self._stream, config)
         return Consumer(name=name, ack_wait=self._ack_wait, tries=tries)
 
-    async def _start(self, connection: Connection, latest: ConsumerInfo) -> int:
+    async def _start(self, connection: Connection, latest: _State) -> int:
         """Not behind the end of a stream that was restored from a copy."""
         state = (await connection.js.stream_info(self._stream)).state
-        return min(_done(latest), state.last_seq) + 1
+        return min(latest.done, state.last_seq) + 1
 
     def _filter(self, connection: Connection, config: ConsumerConfig) -> None:
         if len(self._subjects) > 1:
@@ -131,30 +149,15 @@ class Consumers:
         for name in names:
             if self._number(name) == top:
                 with suppress(NotFoundError):
-                    info = await connection.ask(f"CONSUMER.INFO.{self._stream}.{name}")
-                    rivals.append((info["created"].rstrip("Z"), name))
+                    rivals.append(((await self._state(connection, name)).created, name))
         return min(rivals)[1] if rivals else None
+
+    async def _state(self, connection: Connection, name: str) -> _State:
+        info = await connection.ask(f"CONSUMER.INFO.{self._stream}.{name}")
+        if "config" not in info:
+            raise NotFoundError  # it is just being deleted
+        return _State(info)
 
     def _number(self, name: str) -> int:
         found = self._own.fullmatch(name)
         return int((found and found["number"]) or 0)
-
-
-def _done(info: ConsumerInfo) -> int:
-    """Up to which message of the stream all are acknowledged.
-
-    Servers before 2.10 say 0 until the first acknowledgement, wherever the consumer began.
-    """
-    acknowledged = info.ack_floor.stream_seq if info.ack_floor else 0
-    return max(acknowledged, _begin(info) - 1)
-
-
-def _begin(info: ConsumerInfo) -> int:
-    return info.config.opt_start_seq or 1
-
-
-def _tries(info: ConsumerInfo) -> int:
-    """Including the one that follows, unless this one has never received anything."""
-    found = _TRIES.fullmatch(info.config.description or "")
-    received = info.delivered is not None and info.delivered.consumer_seq > 0
-    return (int(found[1]) if found else 1) + received
