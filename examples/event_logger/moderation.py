@@ -50,7 +50,7 @@ def _judge(envelopes: Sequence[EventEnvelope], words: Collection[str]) -> Iterat
             yield HELD_BACK
         elif any(word in text for word in words):
             stuck.add(envelope.aggregate_id)
-            yield ACCEPTED
+            yield Refused("the message has a blocked word")
         else:
             yield ACCEPTED
 

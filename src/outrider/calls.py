@@ -54,7 +54,8 @@ class Failure:
 
 def failure_of(handler: str, error: BaseException) -> Failure:
     match error:
-        case DatabaseUnavailable() | BrokerUnavailable():
+        case DatabaseUnavailable() | BrokerUnavailable() | ConfigurationError():
+            # A table that is missing, say, is no fault of the event: it waits for a person.
             return Failure(handler, error, "wait")
         case DecodeError():
             return Failure(handler, error, "never")

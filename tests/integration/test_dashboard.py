@@ -18,7 +18,7 @@ from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
 from outrider.dashboard import app as page_module
 from outrider.dashboard import dashboard
 from outrider.dashboard.samples import Sampler
-from outrider.sql.inspector import SinkState
+from outrider.sql.seen import SinkState
 from tests.integration.pages import (
     JSON,
     SAME_SITE,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outrider.sql.inspector import RelayLine, SinkState
     from outrider.sql.names import OutboxNames
+    from outrider.sql.seen import RelayLine, SinkState
 
 
 @click.command()

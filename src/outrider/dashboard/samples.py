@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from outrider.sql.inspector import SinkState
+    from outrider.sql.seen import SinkState
 
 _KEPT: Final = 300
 _EVERY: Final = 2.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from outrider.dashboard.guard import Access
     from outrider.dashboard.masked import Mask
-    from outrider.sql.inspector import EventLine, FailureGroup
+    from outrider.sql.seen import EventLine, FailureGroup
     from outrider.sql.tables import OutboxTables
 
 _DEEPEST: Final = 8

@@ -15,7 +15,7 @@ from outrider.subscriptions import check_pattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import ColumnElement, FromClause
 
 RETRYING: Final = "retrying"
 STATES: Final = (PENDING, RETRYING, FAILED, PUBLISHED, DISCARDED)
@@ -79,7 +79,13 @@ class EventFilter:
             if value is not None
         }
 
-    def conditions(self, table: Table) -> list[ColumnElement[bool]]:
+    @property
+    def aggregate(self) -> int | None:
+        """The number by which the indexes know the one aggregate that is meant, if one is."""
+        parts = (self.sink, self.aggregate_type, self.aggregate_id)
+        return None if None in parts else aggregate_key(*map(str, parts))
+
+    def conditions(self, table: FromClause) -> list[ColumnElement[bool]]:
         c = table.c
         plain = {
             c.sink: self.sink,
@@ -91,10 +97,8 @@ class EventFilter:
         found: list[ColumnElement[bool]] = [
             column == value for column, value in plain.items() if value is not None
         ]
-        if None not in (self.sink, self.aggregate_type, self.aggregate_id):
-            # The indexes know aggregates by this number.
-            key = aggregate_key(str(self.sink), str(self.aggregate_type), str(self.aggregate_id))
-            found.append(c.aggregate_key == key)
+        if self.aggregate is not None:
+            found.append(c.aggregate_key == self.aggregate)
         if self.type is not None:
             found.append(_of_type(table, self.type))
         if self.state is not None:
@@ -110,14 +114,14 @@ class EventFilter:
         return found
 
 
-def _of_type(table: Table, pattern: str) -> ColumnElement[bool]:
+def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:
     column = table.c.event_type
     if pattern.endswith("*"):
         return column.startswith(pattern[:-1], autoescape=True)
     return column == pattern
 
 
-def _in_state(table: Table, state: str) -> list[ColumnElement[bool]]:
+def _in_state(table: FromClause, state: str) -> list[ColumnElement[bool]]:
     if state == RETRYING:
         return [table.c.status == PENDING, table.c.next_retry_at.is_not(None)]
     return [table.c.status == state]

@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
-    from sqlalchemy import Row, Select
+    from sqlalchemy import FromClause, Row, Select
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
-__all__ = [
-    *("COUNTED", "PAGE", "VISITED", "WINDOW", "EventLine", "FailureGroup", "LaneLine"),
-    *("OutboxInspector", "Page", "RelayLine", "SinkState"),
-]
 
 COUNTED: Final = 20_000
 """How far counts are exact."""
@@ -37,6 +32,7 @@ VISITED: Final = 5_000
 WINDOW: Final = 100_000
 """How many rows a search without an index looks at before it answers."""
 PAGE: Final = 200
+_SURVEYED: Final = 200_000
 _RECENT: Final = 1_000
 _MINUTE: Final = timedelta(minutes=1)
 _PATIENCE: Final = "5s"
@@ -96,14 +92,14 @@ class OutboxInspector:
         self, wanted: EventFilter, *, before: int | None = None, limit: int = 50
     ) -> Page:
         """A page of events, newest first, all older than `before`."""
-        limit, c = max(1, min(limit, PAGE)), self._outbox.c
+        limit = max(1, min(limit, PAGE))
         async with self._reading() as db:
-            conditions = wanted.conditions(self._outbox)
             top = before if before is not None else await self._above_newest(db)
-            # A state other than published has an index of its own, an id too; the rest is searched.
-            bounded = wanted.id is None and wanted.state not in (PENDING, RETRYING, FAILED)
-            bottom = max(0, top - WINDOW) if bounded and conditions else 0
-            page = self._lines().where(*conditions, c.position < top, c.position >= bottom)
+            rows_of, top, bottom = await self._reach(db, wanted, top)
+            c = rows_of.c
+            page = self._lines(rows_of).where(
+                *wanted.conditions(rows_of), c.position < top, c.position >= bottom
+            )
             rows = (await db.execute(page.order_by(c.position.desc()).limit(limit))).all()
         lines = [_line(row) for row in rows]
         if len(lines) == limit:
@@ -298,11 +294,29 @@ class OutboxInspector:
         over = now - min(recent) if len(recent) == _RECENT else _MINUTE
         return len(recent) / max(over.total_seconds(), 0.001)
 
+    async def _reach(
+        self, db: AsyncConnection, wanted: EventFilter, top: int
+    ) -> tuple[FromClause, int, int]:
+        """Where to look for a page: in which rows, below which position, down to which."""
+        outbox, indexed = self._outbox, wanted.state in (PENDING, RETRYING, FAILED)
+        if wanted in (EventFilter(), EventFilter(id=wanted.id)) or (indexed and wanted.aggregate):
+            return outbox, top, 0
+        if indexed:
+            here = EventFilter(state=wanted.state, last=top - 1).conditions(outbox)
+            some = select(outbox.c.position).where(*here).limit(_SURVEYED).subquery().c
+            survey = await db.execute(select(func.count(), func.max(some.position)))
+            number, newest = survey.one()
+            if number < COUNTED:
+                # All of them, and then the filter: the limit keeps the planner to this order.
+                return select(outbox).where(*here).limit(COUNTED).subquery(), top, 0
+            top = newest + 1 if number < _SURVEYED else top
+        return outbox, top, max(0, top - WINDOW)
+
     async def _above_newest(self, db: AsyncConnection) -> int:
         return (await db.scalar(select(func.max(self._outbox.c.position))) or 0) + 1
 
-    def _lines(self) -> Select[Any]:
-        c = self._outbox.c
+    def _lines(self, rows_of: FromClause | None = None) -> Select[Any]:
+        c = self._outbox.c if rows_of is None else rows_of.c
         return select(
             c.position,
             c.id,

@@ -57,7 +57,8 @@ class OutboxRepair:
         """How many events the action would change."""
         number = select(func.count()).select_from(self._outbox)
         async with self._engine.connect() as db:
-            return await db.scalar(number.where(*self._where(wanted, action))) or 0
+            found = [await db.scalar(number.where(*one)) for one in self._where(wanted, action)]
+            return sum(each or 0 for each in found)
 
     async def retry(self, wanted: EventFilter, expected: int | None = None) -> int:
         """Failed events become pending again, with all their attempts; relays are woken up."""
@@ -113,13 +114,18 @@ class OutboxRepair:
         if expected is not None and (found := await self.count(action, wanted)) != expected:
             raise CountChanged(f"{found} events match now, not {expected}; look again")
 
-    def _where(self, wanted: EventFilter, action: str) -> list[ColumnElement[bool]]:
-        return [*wanted.conditions(self._outbox), self._outbox.c.status.in_(CHANGES[action])]
+    def _where(self, wanted: EventFilter, action: str) -> list[list[ColumnElement[bool]]]:
+        """State by state: each has an index of its own, and both together have none."""
+        conditions = wanted.conditions(self._outbox)
+        return [[*conditions, self._outbox.c.status == state] for state in CHANGES[action]]
 
     async def _some(self, db: AsyncConnection, wanted: EventFilter, action: str) -> list[int]:
-        c = self._outbox.c
-        query = select(c.position).where(*self._where(wanted, action)).limit(STEP)
-        return list(await db.scalars(query.order_by(c.position).with_for_update(skip_locked=True)))
+        c, found = self._outbox.c, list[int]()
+        for conditions in self._where(wanted, action):
+            query = select(c.position).where(*conditions).limit(STEP - len(found))
+            query = query.order_by(c.position).with_for_update(skip_locked=True)
+            found += await db.scalars(query)
+        return found
 
     async def _note(self, db: AsyncConnection, action: str, wanted: EventFilter, n: int) -> None:
         texts = json.dumps(wanted.texts(), sort_keys=True)
