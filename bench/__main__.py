@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from bench import big_table, codec, kafka, producer, rabbitmq_raw, relay
+from bench import (
+    big_table,
+    codec,
+    jetstream,
+    kafka,
+    producer,
+    rabbitmq_consume,
+    rabbitmq_raw,
+    redis_streams,
+    relay,
+)
 
 PARTS = {
     "codec": codec.run,
@@ -13,6 +23,9 @@ PARTS = {
     "relay": relay.run,
     "big_table": big_table.run,
     "kafka": kafka.run,
+    "nats": jetstream.run,
+    "redis": redis_streams.run,
+    "rabbitmq_consume": rabbitmq_consume.run,
 }
 
 

@@ -57,7 +57,7 @@ class FailedEventView(View):
     event_type: str
     aggregate_id: str
     retry_count: int
-    last_error: str
+    last_error: str | None
 
 
 class Refusal(BaseModel):

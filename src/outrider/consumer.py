@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from outrider.calls import HandlerCalls
 from outrider.errors import BrokerUnavailable, ConfigurationError
@@ -112,6 +112,7 @@ class EventConsumer(Running):
         self._in_hand = 0
         self._changed = asyncio.Event()
         self._handled = 0
+        self._fault: asyncio.Future[None]
         self._pause = Pause()
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
@@ -128,10 +129,13 @@ class EventConsumer(Running):
         self._calls.check(handler for _, handler in self._handlers)
         receiving = asyncio.create_task(self._receive(opened), name="outrider-receive")
         stopping = asyncio.create_task(self._stopping.wait())
+        self._fault = asyncio.get_running_loop().create_future()
+        ends: set[asyncio.Future[Any]] = {receiving, stopping, self._fault}
         try:
-            await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                receiving.result()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in (self._fault, receiving):
+                if end.done():
+                    end.result()
             receiving.cancel()
             await asyncio.wait({receiving})
             if self._workers:
@@ -191,7 +195,13 @@ class EventConsumer(Running):
         self._lines[line] = deque([delivery])
         worker = asyncio.create_task(self._work(line), name="outrider-handle")
         self._workers.add(worker)
-        worker.add_done_callback(self._workers.discard)
+        worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        """What a source may not raise ends the consumer: half of it would be worse."""
+        self._workers.discard(worker)
+        if not worker.cancelled() and (error := worker.exception()) and not self._fault.done():
+            self._fault.set_exception(error)
 
     async def _work(self, line: tuple[str, str]) -> None:
         waiting = self._lines[line]
@@ -262,14 +272,13 @@ class EventConsumer(Running):
 
     async def _settle(self, delivery: Delivery, tell: Callable[[], Awaitable[None]]) -> bool:
         """Tell the broker, unless it has taken the message back meanwhile."""
-        pause = Pause()
         while not delivery.lost:
             try:
                 await tell()
-            except BrokerUnavailable:
+            except BrokerUnavailable as error:
                 if self._stopping.is_set():
                     return False
-                await self._sleep(pause.longer())
+                await self._wait_for(str(error))
             else:
                 return not delivery.lost
         return False

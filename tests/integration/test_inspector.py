@@ -266,3 +266,68 @@ async def test_unknown_replay_is_refused(database: AsyncEngine) -> None:
 async def test_unknown_event_is_nothing(database: AsyncEngine) -> None:
     assert await OutboxInspector(database).event(uuid4()) == []
     assert await OutboxInspector(database).payload(UUID(int=7)) is None
+
+
+@pytest.mark.parametrize(("few", "surveyed"), [(100, 1_000), (3, 1_000), (3, 5)])
+async def test_pages_of_a_state_are_complete_whether_few_or_many_are_in_it(
+    database: AsyncEngine, monkeypatch: pytest.MonkeyPatch, few: int, surveyed: int
+) -> None:
+    await record(database, *(changed(f"a{n % 3}", f"t.{n % 4}") for n in range(40)))
+    await fail(database, "t.1")
+    for name, value in (("COUNTED", few), ("_SURVEYED", surveyed), ("WINDOW", 7)):
+        monkeypatch.setattr(f"outrider.sql.inspector.{name}", value)
+
+    found = {
+        wanted: await all_pages(OutboxInspector(database), wanted)
+        for wanted in (EventFilter(state="failed"), EventFilter(state="pending", type="t.2"))
+    }
+
+    assert list(found.values()) == [list(range(38, 0, -4)), list(range(39, 0, -4))]
+
+
+async def all_pages(inspector: OutboxInspector, wanted: EventFilter) -> list[int]:
+    seen: list[int] = []
+    page = await inspector.events(wanted, limit=2)
+    seen += [line.position for line in page.events]
+    while page.older is not None:
+        page = await inspector.events(wanted, before=page.older, limit=2)
+        seen += [line.position for line in page.events]
+    return seen
+
+
+async def test_sink_that_never_had_a_relay_is_shown(database: AsyncEngine) -> None:
+    await record(database, changed(), routes={"*": ["new", "newer"]})
+
+    found = await OutboxInspector(database).sinks()
+
+    assert [(state.sink, state.pending, state.delivered) for state in found] == [
+        ("new", 1, 0),
+        ("newer", 1, 0),
+    ]
+    assert await OutboxInspector(database).sink_names() == ["new", "newer"]
+
+
+async def test_many_in_trouble_are_counted_as_at_least(
+    database: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await record(database, *(changed(f"a{n}") for n in range(4)))
+    await fail(database, "thing.changed")
+    await record(database, changed())
+    monkeypatch.setattr("outrider.sql.inspector.VISITED", 3)
+
+    [state] = await OutboxInspector(database).sinks()
+
+    assert (state.failed, state.at_least) == (3, True)
+
+
+async def test_discard_takes_failed_and_pending_events_in_steps(
+    database: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await record(database, *(changed(f"a{n}", f"t.{n % 2}") for n in range(9)))
+    await fail(database, "t.1")
+    monkeypatch.setattr("outrider.sql.repair.STEP", 2)
+    repair = OutboxRepair(database)
+
+    assert await repair.count("discard", EventFilter()) == 9
+    assert await repair.discard(EventFilter(), expected=9) == 9
+    assert await OutboxInspector(database).count(EventFilter(state="discarded")) == 9

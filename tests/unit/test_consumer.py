@@ -334,3 +334,17 @@ async def test_stop_does_not_wait_for_a_retry(broker: MemoryBroker) -> None:
 def test_wrong_settings_are_told_together() -> None:
     with pytest.raises(ConfigurationError, match="concurrency .*; in_hand .*; unhandled"):
         ConsumerConfig(concurrency=0, in_hand=0, unhandled="drop")  # type: ignore[arg-type]
+
+
+async def test_source_that_breaks_its_promise_ends_the_consumer(broker: MemoryBroker) -> None:
+    source = broker.source()
+
+    async def broken(_: object) -> None:
+        raise RuntimeError("a bug of the source")
+
+    source.acknowledge = broken  # type: ignore[method-assign]
+    await send(broker, event())
+    consumer = EventConsumer(source, [("*", Handler())])
+
+    with pytest.raises(RuntimeError, match="a bug of the source"):
+        await asyncio.wait_for(consumer.run(), 10)

@@ -26,7 +26,7 @@ function keep(number, shown) {
 function listen() {
   // After a lost connection the browser comes again by itself, with Last-Event-ID.
   const last = log.at(-1)?.number;
-  const events = new EventSource(`/events?${"from=now"}`);
+  const events = new EventSource(`/events?${last ? `last_event_id=${last}` : "from=start"}`);
   const state = document.getElementById("state");
   events.onopen = () => (state.textContent = "live");
   events.addEventListener("message.sent", (event) => {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -302,14 +303,17 @@ class OutboxInspector:
         if wanted in (EventFilter(), EventFilter(id=wanted.id)) or (indexed and wanted.aggregate):
             return outbox, top, 0
         if indexed:
-            here = EventFilter(state=wanted.state, last=top - 1).conditions(outbox)
-            some = select(outbox.c.position).where(*here).limit(_SURVEYED).subquery().c
-            survey = await db.execute(select(func.count(), func.max(some.position)))
-            number, newest = survey.one()
-            if number < COUNTED:
+            here = EventFilter(state=wanted.state, last=top - 1)
+            some = select(outbox.c.position).where(*here.conditions(outbox)).limit(_SURVEYED)
+            at, number = some.subquery().c.position, func.count()
+            found, low, high = (await db.execute(select(number, func.min(at), func.max(at)))).one()
+            if not found:
+                return outbox, 0, 0
+            if found < COUNTED:
                 # All of them, and then the filter: the limit keeps the planner to this order.
-                return select(outbox).where(*here).limit(COUNTED).subquery(), top, 0
-            top = newest + 1 if number < _SURVEYED else top
+                few = replace(here, first=low, last=high).conditions(outbox)
+                return select(outbox).where(*few).limit(COUNTED).subquery(), top, 0
+            top = high + 1 if found < _SURVEYED else top
         return outbox, top, max(0, top - WINDOW)
 
     async def _above_newest(self, db: AsyncConnection) -> int:

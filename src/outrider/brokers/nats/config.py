@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
 _POSITIVE: Final = (
     *("connect_timeout", "publish_timeout", "request_timeout", "heartbeat"),
-    *("replicas", "duplicate_window", "ack_wait", "takeover_after"),
+    *("replicas", "duplicate_window", "prefetch", "ack_wait", "takeover_after"),
 )
 
 
@@ -47,6 +47,8 @@ class NatsConfig:
     """How many servers keep a stream that is created here; three survive the loss of one."""
     duplicate_window: timedelta = timedelta(minutes=2)
     """For how long a stream that is created here recognises repetitions; longer needs memory."""
+    prefetch: int = 256
+    """How many messages an ordered source fetches ahead; more is faster, and needs memory."""
     ack_wait: timedelta = timedelta(seconds=30)
     """When the server takes back a message from a source that shows no sign of life."""
     takeover_after: timedelta = timedelta(seconds=10)

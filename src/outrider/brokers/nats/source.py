@@ -164,7 +164,9 @@ class NatsSource:
         consumer = await find(connection)
         if consumer is None:
             return None
-        tenure = Tenure(connection, self._stream, consumer, self._consumers)
+        # What is fetched ahead, others who share cannot have.
+        prefetch = self._cluster.config.prefetch if self._ordered else 0
+        tenure = Tenure(connection, self._stream, consumer, self._consumers, prefetch)
         connection.on_lost = tenure.lose
         await tenure.begin()
         return tenure

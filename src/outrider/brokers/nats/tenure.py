@@ -32,9 +32,15 @@ class Tenure:
     """Ends with the connection, or when somebody else takes over: then it is `over`."""
 
     def __init__(
-        self, connection: Connection, stream: str, consumer: Consumer, consumers: Consumers
+        self,
+        connection: Connection,
+        stream: str,
+        consumer: Consumer,
+        consumers: Consumers,
+        prefetch: int,
     ) -> None:
         self.over = False
+        self._prefetch = prefetch
         self._connection, self._consumer, self._consumers = connection, consumer, consumers
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
         self._inbox = connection.new_inbox() + "."
@@ -78,8 +84,9 @@ class Tenure:
                 await self._subscription.unsubscribe()
 
     async def receive(self, limit: int) -> list[Delivery]:
-        if not self._arrived and not self._asked:
-            await self._request(limit)
+        wanted = max(limit, self._prefetch) - len(self._arrived)
+        if not self._asked and len(self._arrived) <= self._prefetch // 2:
+            await self._request(wanted)
         try:
             async with asyncio.timeout(_WAIT + _SLACK):
                 while self._asked and not self._arrived and not self.over:
@@ -111,9 +118,9 @@ class Tenure:
             self.lose()
         self._doubtful = False
 
-    async def _request(self, limit: int) -> None:
-        self._asked, self._request_number = limit, self._request_number + 1
-        wanted = json.dumps({"batch": limit, "expires": int(_WAIT * 1e9)}).encode()
+    async def _request(self, count: int) -> None:
+        self._asked, self._request_number = count, self._request_number + 1
+        wanted = json.dumps({"batch": count, "expires": int(_WAIT * 1e9)}).encode()
         await self._connection.publish(self._next, wanted, f"{self._inbox}{self._request_number}")
 
     async def _on_message(self, message: Msg) -> None:
