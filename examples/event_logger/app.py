@@ -54,7 +54,7 @@ def create_app(settings: Settings, publisher: EventPublisher | None = None) -> F
             await engine.dispose()
 
     # Each part's start() is called in this order, and its stop() in the opposite one.
-    life = outrider_lifespan(stream, within=lifespan)
+    life = outrider_lifespan(relay, stream, within=lifespan)
     app = FastAPI(title="Event logger", lifespan=life)
     app.state.relay = relay
     app.add_middleware(EventContextMiddleware)

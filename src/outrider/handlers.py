@@ -45,10 +45,12 @@ class TypedHandler:
     def _read_signature(self, method: Callable[..., Any]) -> dict[str, str]:
         """What each parameter gets: envelope, metadata, event or scope."""
         wanted = _required(method)[1 if self._is_class else 0 :]
-        gets = {p.name: _OWN.get(_type_name(p), "scope") for p in wanted}
+        gets = {
+            p.name: next((_OWN[n] for n in _type_names(p) & _OWN.keys()), "scope") for p in wanted
+        }
         open_to_event = [p for p in wanted if gets[p.name] == "scope"]
         kinds = {kind.__name__ for kind in self._event_class.__mro__}
-        named = [p for p in open_to_event if kinds & set(_type_text(p).split(" | "))]
+        named = [p for p in open_to_event if kinds & _type_names(p)]
         for parameter in (named or open_to_event)[:1]:
             gets[parameter.name] = "event"
         return gets
@@ -144,13 +146,8 @@ def _required(target: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
 
 
-def _type_text(parameter: inspect.Parameter) -> str:
-    # By name, since an annotation may be a string whose import exists only for type checkers.
+def _type_names(parameter: inspect.Parameter) -> set[str]:
+    """Each part of a union; by name, since an import may exist only for type checkers."""
     annotation = parameter.annotation
-    if isinstance(annotation, str):
-        return annotation
-    return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-
-
-def _type_name(parameter: inspect.Parameter) -> str:
-    return _type_text(parameter).rpartition(".")[2]
+    text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return {part.strip().rpartition(".")[2] for part in text.split("|")}

@@ -22,8 +22,8 @@ from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 from tests.integration.pages import page_of
 
-ROWS = 5_000_000 if os.environ.get("OUTRIDER_FULL") else 250_000
-MOST_PAGES = 60_000
+ROWS = 5_000_000 if os.environ.get("OUTRIDER_FULL") else 400_000
+MOST_PAGES = 60_000 if os.environ.get("OUTRIDER_FULL") else 15_000
 FILL = """
 INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id, payload,
     metadata, occurred_at, created_at, status, delivery, published_at, next_retry_at, last_error)
@@ -35,10 +35,10 @@ SELECT gen_random_uuid(), (key % 64 + 64) % 64, key, 'thing.' || n % 20, 'thing'
     CASE WHEN status = 'pending' AND n % 50 = 0 THEN now() + interval '1 hour' END,
     CASE WHEN status = 'failed' THEN 'Error' || n % 7 END
 FROM (SELECT n, n % 50000 AS a, hashint8extended(n % 50000, 0) AS key,
-             now() - (:rows - n) * interval '10 ms' AS at,
-             CASE WHEN n % 500 = 7 THEN 'failed' WHEN n > :rows * 0.8 THEN 'pending'
+             now() - (CAST(:rows AS bigint) - n) * interval '10 ms' AS at,
+             CASE WHEN n % 500 = 7 THEN 'failed' WHEN n > CAST(:rows AS bigint) * 0.8 THEN 'pending'
                   ELSE 'published' END AS status
-      FROM generate_series(:first, :last) AS n) AS made
+      FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n) AS made
 ORDER BY n
 """
 PAGES = [
@@ -73,14 +73,18 @@ PAGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def url(services: Services) -> str:
-    return fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
-
-
 @pytest.fixture
-async def big(url: str) -> AsyncIterator[AsyncEngine]:
+async def big(services: Services) -> AsyncIterator[AsyncEngine]:
+    url = fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
+    try:
+        await _fill(engine)
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def _fill(engine: AsyncEngine) -> None:
     async with engine.connect() as db:
         await db.execution_options(isolation_level="AUTOCOMMIT")
         for statement in schema.statements("postgresql", OutboxNames()):
@@ -90,8 +94,6 @@ async def big(url: str) -> AsyncIterator[AsyncEngine]:
             given = {"rows": ROWS, "first": first, "last": first + step - 1}
             await db.execute(text(FILL), given)
         await db.execute(text("VACUUM ANALYZE outbox"))
-    yield engine
-    await engine.dispose()
 
 
 async def test_every_screen_reads_a_bounded_part_of_a_large_table(

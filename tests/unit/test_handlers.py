@@ -118,3 +118,16 @@ async def test_undecodable_event_is_a_decode_error_of_that_handler() -> None:
 
     with pytest.raises(DecodeError, match="AccountOpened version 1"):
         await handlers.of("AccountOpened")[0].handle(stranger)
+
+
+async def test_one_of_several_events_is_found_wherever_it_stands() -> None:
+    handlers, seen = Handlers(), []
+
+    @handlers.handles(AccountOpened, OrderPlaced)
+    async def remember(metadata: EventMetadata, event: AccountOpened | OrderPlaced) -> None:
+        seen.append(event)
+
+    event = created()
+    await InMemoryEventBus(handlers).publish(event.to_envelope())
+
+    assert seen == [event]
