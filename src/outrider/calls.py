@@ -148,7 +148,9 @@ class HandlerCalls:
 
     async def _within_time(self, handler: EventHandler, envelope: EventEnvelope) -> bool:
         """In a task of its own, so that its cancellation is not ours, nor ours its."""
-        task = asyncio.create_task(self._run(handler, envelope), name=f"handler {handler.name}")
+        began = asyncio.Event()
+        work = self._run(handler, envelope, began)
+        task = asyncio.create_task(work, name=f"handler {handler.name}")
         try:
             finished, _ = await asyncio.wait({task}, timeout=self._timeout)
         except asyncio.CancelledError:
@@ -156,6 +158,8 @@ class HandlerCalls:
             raise
         if not finished:
             await self._end(task)
+            if not began.is_set():
+                raise DatabaseUnavailable(f"no scope or transaction within {self._timeout:g} s")
             # Also if it ended well after all: it was late, and may have lost its lease or lock.
             raise HandlerMisbehaved(f"took longer than {self._timeout:g} s")
         if task.cancelled():
@@ -172,7 +176,9 @@ class HandlerCalls:
         if task.done() and not task.cancelled():
             task.exception()  # seen, so that nobody warns about it
 
-    async def _run(self, handler: EventHandler, envelope: EventEnvelope) -> bool:
+    async def _run(
+        self, handler: EventHandler, envelope: EventEnvelope, began: asyncio.Event
+    ) -> bool:
         """Whether the handler was called, and not skipped as a duplicate."""
         try:
             async with AsyncExitStack() as stack:
@@ -184,6 +190,7 @@ class HandlerCalls:
                     once = self._inbox.once(envelope, handler.name)
                     if not await stack.enter_async_context(once):
                         return False
+                began.set()
                 await handler.handle(envelope)
                 return True
         except (SystemExit, KeyboardInterrupt) as error:

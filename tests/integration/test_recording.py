@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, sessionmaker
 
 from outrider import (
+    ConfigurationError,
     DomainEvent,
     EventBus,
     EventEnvelope,
@@ -304,6 +305,8 @@ def test_mapping_twice_changes_nothing() -> None:
     map_outbox()
 
     assert OutboxRecord.__mapper__.local_table.name == "outbox"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match="mapped onto outbox, not other"):
+        map_outbox(OutboxTables(OutboxNames(table="other")))
 
 
 def test_what_is_no_session_is_refused(outbox: Outbox) -> None:

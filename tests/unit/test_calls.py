@@ -249,3 +249,17 @@ async def test_class_with_dependencies_comes_from_the_scope() -> None:
 
     assert failures == []
     assert seen == [(mailer, envelope.to_event())]
+
+
+async def test_wait_for_a_transaction_costs_no_attempt() -> None:
+    class Locked:
+        @asynccontextmanager
+        async def once(self, _: EventEnvelope, _name: str, /) -> AsyncIterator[bool]:
+            await asyncio.Event().wait()
+            yield True
+
+    handler = Handler("h", fine)
+    [failure] = await HandlerCalls(inbox=Locked(), timeout=QUICK).deliver(created(), [handler])
+
+    assert failure.verdict == "wait"
+    assert handler.calls == 0

@@ -83,7 +83,7 @@ async def test_readiness_names_a_part_that_does_not_run_and_liveness_does_not_ca
         async with part:
             ready = await http.get("/readyz")
             part.fail.set()
-            while not (ended := await http.get("/readyz")).is_error:
+            while not (ended := await http.get("/readyz")).is_error:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         alive = await http.get("/livez")
 

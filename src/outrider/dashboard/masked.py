@@ -29,7 +29,7 @@ class Mask:
 
     def payload(self, payload: Any, *, allowed: bool) -> Any:
         """None if it is hidden as a whole."""
-        return exact(self._redacted(payload)) if self.show else None
+        return exact(self._redacted(payload)) if self.show and allowed else None
 
     def metadata(self, metadata: dict[str, Any], *, allowed: bool) -> dict[str, Any]:
         shown = self._redacted(metadata) if self.show and allowed else metadata

@@ -32,6 +32,7 @@ from sqlalchemy.orm import registry
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
+from outrider.errors import ConfigurationError
 from outrider.routing import DEFAULT_SINK
 from outrider.sql.names import OutboxNames
 
@@ -232,6 +233,11 @@ class OutboxRecord:
 
 def map_outbox(tables: OutboxTables | None = None, mapper_registry: registry | None = None) -> None:
     """Map OutboxRecord onto the table; a second call changes nothing."""
-    if inspect(OutboxRecord, raiseerr=False) is None:
-        table = (tables or OutboxTables()).outbox
+    table = (tables or OutboxTables()).outbox
+    mapped = inspect(OutboxRecord, raiseerr=False)
+    if mapped is None:
         (mapper_registry or registry()).map_imperatively(OutboxRecord, table)
+    elif mapped.local_table.fullname != table.fullname:
+        raise ConfigurationError(
+            f"OutboxRecord is mapped onto {mapped.local_table.fullname}, not {table.fullname}"
+        )

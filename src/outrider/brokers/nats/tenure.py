@@ -84,9 +84,8 @@ class Tenure:
                 await self._subscription.unsubscribe()
 
     async def receive(self, limit: int) -> list[Delivery]:
-        wanted = max(limit, self._prefetch) - len(self._arrived)
         if not self._asked and len(self._arrived) <= self._prefetch // 2:
-            await self._request(wanted)
+            await self._request(max(limit, self._prefetch) - len(self._arrived))
         try:
             async with asyncio.timeout(_WAIT + _SLACK):
                 while self._asked and not self._arrived and not self.over:
