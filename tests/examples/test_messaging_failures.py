@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from sqlalchemy import event, make_url
+
 from examples.messaging.app import create_app
 from examples.messaging.controllers import GroupMessageController
 from examples.messaging.database import upgrade
 from examples.messaging.models import OUTBOX_TABLES, GroupMessage
 from examples.messaging.schemas import GroupMessageChanges, NewGroupMessage
 from examples.messaging.settings import Settings
-from fastapi import FastAPI
-from sqlalchemy import event, make_url
-
 from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
 from outrider.signals import Signal, WokenUp
 from outrider.testing.services import Services

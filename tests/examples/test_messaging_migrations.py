@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+
 from examples.messaging.database import upgrade
 from examples.messaging.models import OUTBOX_NAMES
-
 from outrider.sql import schema
 from tests.examples.serving import ROOT
 from tests.integration.databases import DIALECTS, Database, fresh

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from examples.messaging.schedule import Schedule
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from examples.messaging.schedule import Schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

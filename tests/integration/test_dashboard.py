@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import EventMetadata, InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
 from outrider.dashboard import app as page_module
 from outrider.dashboard import dashboard
 from outrider.dashboard.samples import Sampler
@@ -198,7 +198,7 @@ async def test_payload_is_shown_only_where_allowed_and_never_its_secrets(
     database: AsyncEngine,
 ) -> None:
     said = {"note": "visible", "user": {"apiToken": "canary-1"}, "n": 2**60 + 1}
-    made = event("a", **said).to_envelope()
+    made = event("a", **said).to_envelope().with_metadata(EventMetadata(user_id="person-5"))
     await record(database, made)
     path = f"/events/{made.event_id}"
 
@@ -211,6 +211,7 @@ async def test_payload_is_shown_only_where_allowed_and_never_its_secrets(
         refused = (await page.get(path)).text + (await page.get("/api" + path)).text
 
     assert "visible" not in hidden + refused
+    assert "person-5" not in hidden + refused
     assert "visible" in shown
     assert str(2**60 + 1) in shown
     assert f'"n":"{2**60 + 1}"' in shown

@@ -27,16 +27,14 @@ class Mask:
     """A field is hidden if its name contains one of these; case, _ and - do not matter."""
     show: bool = False
 
-    def payload(self, payload: Any, *, allowed: bool) -> Any:
-        """None if it is hidden as a whole."""
-        return exact(self._redacted(payload)) if self.show and allowed else None
+    def payload(self, payload: Any) -> Any:
+        return exact(self._redacted(payload))
 
-    def metadata(self, metadata: dict[str, Any], *, allowed: bool) -> dict[str, Any]:
-        shown = self._redacted(metadata) if self.show and allowed else metadata
-        everything = self.show and allowed
-        return {
-            name: value if everything or name in _OPEN else HIDDEN for name, value in shown.items()
-        }
+    def metadata(self, metadata: dict[str, Any], *, readable: bool) -> dict[str, Any]:
+        """Without leave to read it all, only what connects events."""
+        if readable:
+            return self.payload(metadata)  # type: ignore[no-any-return]
+        return {name: value if name in _OPEN else HIDDEN for name, value in metadata.items()}
 
     def _redacted(self, value: Any) -> Any:
         if isinstance(value, dict):

@@ -62,16 +62,15 @@ class Screens:
     async def event(self, request: Request) -> Answer:
         lines = await self._lines(request)
         event_id, first = lines[0].id, lines[0]
-        allowed = await self._access.may(request, "payload")
+        readable = self._mask.show and await self._access.may(request, "payload")
         # What may not be shown is not even read.
-        readable = self._mask.show and allowed
         payload = await self._inspector.payload(event_id) if readable else None
         metadata = await self._inspector.metadata(event_id) or {}
         facts = {
             "event": lines,
             "timeline": _timeline(lines, await self._inspector.handled_by(event_id)),
-            "metadata": self._mask.metadata(metadata, allowed=allowed),
-            "payload": self._mask.payload(payload, allowed=allowed),
+            "metadata": self._mask.metadata(metadata, readable=readable),
+            "payload": self._mask.payload(payload),
             "payload_hidden": not readable,
             "neighbours": await self._inspector.neighbours(first),
         }
