@@ -1,6 +1,6 @@
 # Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench faults docs services clean
+.PHONY: help demo test check fmt bench faults docs screenshots services clean
 
 PY := .venv/bin/python
 
@@ -20,7 +20,7 @@ demo: .venv/.demo ## see events travel and break things, without any service; DE
 	@$(PY) -m outrider demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: .venv/.dev ## all tests, on private real servers that start by themselves
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadfile)
 
 check: .venv/.dev ## lint, format, types, import contract, sizes
 	$(PY) -m ruff check .
@@ -41,6 +41,9 @@ faults: .venv/.dev ## the tests that hurt servers and processes, at full length
 
 docs: .venv/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "site/index.html"
+
+screenshots: .venv/.dev ## pictures of the page into docs/images
+	$(PY) scripts/screenshots
 
 services: .venv/.dev ## keep private PostgreSQL, RabbitMQ, Redis, NATS and Kafka up; prints their URLs
 	@$(PY) -m outrider.testing.services $(ARGS)

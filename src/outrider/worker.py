@@ -182,7 +182,7 @@ class Worker:
                         return [ACCEPTED] * len(batch)
                 except PublishFailed as failed:
                     return cast("Sequence[Outcome]", failed.outcomes)
-                except BrokerUnavailable as error:
+                except (BrokerUnavailable, DatabaseUnavailable) as error:
                     return [Unknown(str(error))] * len(batch)
                 except (ConfigurationError, TimeoutError):
                     raise

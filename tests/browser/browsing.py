@@ -18,6 +18,7 @@ from starlette.routing import Mount
 from outrider.dashboard import dashboard
 from outrider.testing.services.ports import LOOPBACK
 from outrider.testing.services.programs import Program
+from tests.integration.pages import living
 
 PATIENCE = 60.0
 PHONE = {"width": 360, "height": 740}
@@ -44,7 +45,8 @@ async def browser() -> AsyncIterator[Browser]:
 @asynccontextmanager
 async def served(engine: AsyncEngine, **options: Any) -> AsyncIterator[str]:
     """The page under /outbox of an application, over real HTTP."""
-    app = Starlette(routes=[Mount("/outbox", dashboard(engine, **options))])
+    page = dashboard(engine, **options)
+    app = Starlette(routes=[Mount("/outbox", page)])
     with socket.create_server((LOOPBACK, 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         running = asyncio.create_task(server.serve([listener]))
@@ -55,7 +57,8 @@ async def served(engine: AsyncEngine, **options: Any) -> AsyncIterator[str]:
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}/outbox"
         finally:
             server.should_exit = True
-            await running
+            async with living(page):
+                await running
 
 
 @asynccontextmanager

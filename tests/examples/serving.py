@@ -89,7 +89,8 @@ def serving(
 async def served(app: FastAPI) -> AsyncIterator[str]:
     """The URL of an application of which the test has replaced a part."""
     with socket.create_server((LOOPBACK, 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve([listener]))
         try:
             async with asyncio.timeout(PATIENCE):

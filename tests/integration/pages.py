@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from outrider import DomainEvent, EventEnvelope, Outbox
@@ -56,8 +57,15 @@ async def client_of(app: ASGIApp, **options: Any) -> AsyncIterator[httpx.AsyncCl
     address = options.pop("address", "127.0.0.1")
     transport = httpx.ASGITransport(app, client=(address, 5000))
     options = {"base_url": "http://localhost", **options}
-    async with httpx.AsyncClient(transport=transport, **options) as client:
-        yield client
+    async with AsyncExitStack() as stack:
+        if isinstance(app, Starlette):
+            await stack.enter_async_context(living(app))
+        yield await stack.enter_async_context(httpx.AsyncClient(transport=transport, **options))
+
+
+def living(app: Starlette) -> AbstractAsyncContextManager[object]:
+    """From its start to its end, also if it is mounted, where nobody else cares."""
+    return app.router.lifespan_context(app)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from tests.integration.pages import (
     client_of,
     event,
     fail,
+    living,
     page_of,
     record,
     run,
@@ -221,9 +222,10 @@ async def test_payload_is_shown_only_where_allowed_and_never_its_secrets(
 async def test_links_follow_the_place_where_it_is_mounted(database: AsyncEngine) -> None:
     await record(database, event("a", "t.0"))
     await fail(database, "t.0")
-    inner = Starlette(routes=[Mount("/outbox", dashboard(database))])
+    mounted = dashboard(database)
+    inner = Starlette(routes=[Mount("/outbox", mounted)])
 
-    async with client_of(Starlette(routes=[Mount("/ops", inner)])) as page:
+    async with living(mounted), client_of(Starlette(routes=[Mount("/ops", inner)])) as page:
         for path in SCREENS:
             shown = (await page.get("/ops/outbox" + path)).text
             links = re.findall(r'(?:href|src|action|hx-get|data-samples)="([^"]+)"', shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from outrider.cli.catalog import catalog
+from outrider.cli.dashboard import dashboard
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.operations import discard, failed, purge, replay, retry, show, status
@@ -22,7 +23,7 @@ def app() -> None:
 
 
 for command in (
-    *(schema, relay, consume, config, doctor, catalog, demo),
+    *(schema, relay, consume, config, doctor, catalog, dashboard, demo),
     *(status, failed, show, retry, discard, purge, replay),
 ):
     app.add_command(command)

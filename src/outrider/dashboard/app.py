@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from outrider.dashboard.screens import Screens
 from outrider.sql.tables import OutboxTables
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from sqlalchemy.ext.asyncio import AsyncEngine
     from starlette.requests import Request
@@ -77,8 +78,16 @@ def dashboard(
         Route("/api/samples", answers.to(screens.samples, as_json=True)),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        # Mounted, nobody calls this; the sampler then ends soon after the last look.
+        yield
+        await screens.sampler.stop()
+
     return Starlette(
         routes=routes,
+        lifespan=lifespan,
         middleware=[Middleware(Guard, access=access)],
         exception_handlers={404: answers.not_found},
     )

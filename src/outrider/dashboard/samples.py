@@ -60,6 +60,11 @@ class Sampler:
             "rate": [_rate(before, now) for before, now in pairs],
         }
 
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
     async def _sample(self) -> None:
         while time.monotonic() - self._asked < self._interest:
             try:

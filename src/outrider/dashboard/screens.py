@@ -32,7 +32,7 @@ class Screens:
         self._inspector = OutboxInspector(engine, tables)
         self._access = access
         self._mask = mask
-        self._sampler = Sampler(self._inspector.sinks)
+        self.sampler = Sampler(self._inspector.sinks)
 
     async def overview(self, _request: Request) -> Answer:
         sinks = await self._inspector.sinks()
@@ -48,7 +48,7 @@ class Screens:
         return Answer(template="overview.html", facts={"sinks": facts})
 
     async def samples(self, _request: Request) -> Answer:
-        return Answer(template="", facts=self._sampler.facts())
+        return Answer(template="", facts=self.sampler.facts())
 
     async def events(self, request: Request) -> Answer:
         wanted = EventFilter.parse(request.query_params)
