@@ -121,6 +121,8 @@ class Flow:
     async def stop_relays(self) -> None:
         """Ask all to end; each must say that it did so in good order."""
         living = [relay for relay in self.relays if relay.is_alive]
+        # One that was restarted a moment ago does not listen to signals yet.
+        await until(lambda: all(relay.is_ready for relay in living), "relays listen to signals")
         for relay in living:
             relay.terminate()
         await until(lambda: not any(relay.is_alive for relay in living), "relays end when asked")

@@ -18,7 +18,7 @@ def test_producer_benchmark_compares_side_by_side(
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
 
     # when
-    tables = producer.run(rounds=1, seconds=0.2, services=services)
+    tables = producer.run(rounds=1, seconds=0.5, services=services)
 
     # then
     for rows in tables.values():

@@ -9,7 +9,8 @@ def main() -> None:
     try:
         from outrider.cli.app import app
     except ModuleNotFoundError as missing:
-        if missing.name not in {"click", "rich"}:
+        library = (missing.name or "").partition(".")[0]
+        if library not in {"click", "rich"}:
             raise
-        sys.exit(f"outrider: {missing.name} is missing: pip install 'outrider[cli]'")
+        sys.exit(f"outrider: {library} is missing: pip install 'outrider[cli]'")
     app(prog_name="outrider")

@@ -46,14 +46,14 @@ _SHOWN: Final = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderPlaced(DomainEvent, type="order.placed"):
+class OrderPlaced(DomainEvent, type="demo.order.placed", aggregate="order"):
     order_id: UUID
     total: Decimal
     poisoned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderShipped(DomainEvent, type="order.shipped"):
+class OrderShipped(DomainEvent, type="demo.order.shipped", aggregate="order"):
     order_id: UUID
 
 

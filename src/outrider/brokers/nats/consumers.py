@@ -71,7 +71,11 @@ class Consumers:
         """A new one in place of all others, next to the newest; None if somebody was faster."""
         number = self._number(newest) + 1 if newest else 1
         name = f"{self._group}-{number}-{secrets.token_hex(4)}"
-        made = await self._make(connection, name, await self._names(connection))
+        before = await self._names(connection)
+        try:
+            made = await self._make(connection, name, before)
+        except NotFoundError:
+            return None  # whoever deleted one of them meanwhile was faster
         everybody = await self._names(connection)
         if await self._first_of_the_newest(connection, everybody) != name:
             await self.delete(connection, name)

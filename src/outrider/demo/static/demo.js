@@ -35,7 +35,7 @@ async function look() {
       number("invoices written", now.handled), number("duplicates skipped", now.duplicates),
       number("relay started", now.relay.starts));
     byId("orders").replaceChildren(...now.orders.map((o) => row([o.id.slice(0, 8), o.customer, o.total, o.status], o.status)));
-    byId("outbox").replaceChildren(...now.outbox.map((e) => row([e.position, e.event_type, e.aggregate_id.slice(0, 8), e.status, e.retry_count], e.status)));
+    byId("outbox").replaceChildren(...now.outbox.map((e) => row([e.position, e.event_type.slice(5), e.aggregate_id.slice(0, 8), e.status, e.retry_count], e.status)));
     byId("invoices").replaceChildren(...now.invoices.map((i) => row([i.number, i.order_id.slice(0, 8), i.total])));
   } catch {
     byId("story").textContent = "The demo has ended.";
@@ -52,12 +52,12 @@ for (const button of document.querySelectorAll("[data-do]")) {
 function show(message) {
   const event = JSON.parse(message.data);
   const item = document.createElement("li");
-  item.textContent = `${event.type} ${event.subject.slice(0, 8)}`;
+  item.textContent = `${event.type.slice(5)} ${event.subject.slice(0, 8)}`;
   byId("stream").prepend(item);
   while (byId("stream").children.length > 12) byId("stream").lastChild.remove();
 }
 
-const stream = new EventSource("/events?type=order.*");
-for (const type of ["order.placed", "order.shipped"]) stream.addEventListener(type, show);
+const stream = new EventSource("/events?type=demo.order.*");
+for (const type of ["demo.order.placed", "demo.order.shipped"]) stream.addEventListener(type, show);
 setInterval(look, 500);
 look();
