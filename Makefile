@@ -20,7 +20,7 @@ demo: .venv/.demo ## see events travel and break things, without any service; DE
 	@$(PY) -m outrider demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: .venv/.dev ## all tests, on private real servers that start by themselves
-	$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadfile)
+	$(PY) -m pytest $(or $(ARGS),-n 4 --dist worksteal)
 
 check: .venv/.dev ## lint, format, types, import contract, sizes
 	$(PY) -m ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sys
@@ -225,6 +226,9 @@ async def test_role_of_a_consumer_suffices(consumer: AsyncEngine) -> None:
     assert await InboxCleanup(SqlProcessedEvents(consumer)).clean() == 0
 
 
+CANCELS = 300 if os.environ.get("OUTRIDER_FULL") else 100
+
+
 @on_postgres
 @pytest.mark.parametrize("scoped", [False, True])
 async def test_cancelled_handlers_leave_nothing_behind(shop: Shop, scoped: bool) -> None:
@@ -245,7 +249,7 @@ async def test_cancelled_handlers_leave_nothing_behind(shop: Shop, scoped: bool)
         await until(lambda: done(shop.deliver(new, **settings)))
 
     async with asyncio.timeout(120):
-        while cancelled < 300:
+        while cancelled < CANCELS:
             await asyncio.gather(*(cancel_somewhere() for _ in range(5)))
 
     invoices, marks = await shop.state()
