@@ -22,6 +22,8 @@ from outrider import (
 )
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.errors import BrokerUnavailable
+from outrider.testing.conformance.receiving import acknowledge
+from outrider.testing.conformance.receiving import receive as receive_or_none
 from outrider.testing.services import Services
 from tests.faults.flow import FULL, until
 from tests.faults.nats_cluster import NatsCluster
@@ -167,10 +169,9 @@ async def test_source_loses_nothing_and_keeps_order_when_leaders_are_killed(
     async def receive() -> None:
         async with NatsSource(cluster.urls, group="billing", config=CONFIG) as source:
             while not received or received[-1] < total - 1:
-                with suppress(BrokerUnavailable):
-                    for delivery in await source.receive(10):
-                        received.append(int(delivery.message.data))
-                        await source.acknowledge(delivery)
+                for delivery in await receive_or_none(source, 10):
+                    received.append(int(delivery.message.data))
+                    await acknowledge(source, delivery)
                 await asyncio.sleep(0.02)
 
     # when

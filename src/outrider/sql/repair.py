@@ -22,7 +22,7 @@ from outrider.sql.tables import DISCARDED, FAILED, PENDING, PUBLISHED, OutboxTab
 from outrider.sql.wakeup import waker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from sqlalchemy import ColumnElement, Row
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -79,16 +79,12 @@ class OutboxRepair:
 
     async def purge(self, wanted: EventFilter, expected: int | None = None) -> int:
         """Delete published and discarded events for good."""
-        await self._agreed("purge", wanted, expected)
-        deleted = 0
-        while True:
-            async with self._engine.begin() as db:
-                some = await self._some(db, wanted, "purge")
-                await db.execute(delete(self._outbox).where(self._outbox.c.position.in_(some)))
-                deleted += len(some)
-                if len(some) < STEP:
-                    await self._note(db, "purge", wanted, deleted)
-                    return deleted
+
+        async def remove(db: AsyncConnection, some: list[int]) -> int:
+            await db.execute(delete(self._outbox).where(self._outbox.c.position.in_(some)))
+            return len(some)
+
+        return await self._by_steps("purge", wanted, expected, remove)
 
     async def _change(
         self,
@@ -97,18 +93,29 @@ class OutboxRepair:
         values: dict[str, Any],
         expected: int | None,
     ) -> int:
+        async def change(db: AsyncConnection, some: list[int]) -> int:
+            c = self._outbox.c
+            here = and_(c.position.in_(some), c.status.in_(CHANGES[action]))
+            return (await db.execute(update(self._outbox).where(here).values(values))).rowcount
+
+        return await self._by_steps(action, wanted, expected, change)
+
+    async def _by_steps(
+        self,
+        action: str,
+        wanted: EventFilter,
+        expected: int | None,
+        change: Callable[[AsyncConnection, list[int]], Awaitable[int]],
+    ) -> int:
+        """Each step is noted with what it changed, so that no change is without a trace."""
         await self._agreed(action, wanted, expected)
-        changed = 0
-        while True:
+        changed, last, number = 0, False, await self._begin(action, wanted)
+        while not last:
             async with self._engine.begin() as db:
                 some = await self._some(db, wanted, action)
-                c = self._outbox.c
-                here = and_(c.position.in_(some), c.status.in_(CHANGES[action]))
-                done = await db.execute(update(self._outbox).where(here).values(values))
-                changed += done.rowcount
-                if len(some) < STEP:
-                    await self._note(db, action, wanted, changed)
-                    return changed
+                changed, last = changed + await change(db, some), len(some) < STEP
+                await self._note(db, number, changed, last=last)
+        return changed
 
     async def _agreed(self, action: str, wanted: EventFilter, expected: int | None) -> None:
         if expected is not None and (found := await self.count(action, wanted)) != expected:
@@ -127,11 +134,18 @@ class OutboxRepair:
             found += await db.scalars(query)
         return found
 
-    async def _note(self, db: AsyncConnection, action: str, wanted: EventFilter, n: int) -> None:
+    async def _begin(self, action: str, wanted: EventFilter) -> int:
         texts = json.dumps(wanted.texts(), sort_keys=True)
-        values = {"who": self._who, "action": action, "filter": texts, "events": n}
-        done = {**values, "finished_at": datetime.now(UTC)}
-        await db.execute(insert(self._tables.actions).values(done))
+        row = {"who": self._who, "action": action, "filter": texts}
+        table = self._tables.actions
+        async with self._engine.begin() as db:
+            made = await db.execute(insert(table).values(row).returning(table.c.id))
+            return int(made.scalar_one())
+
+    async def _note(self, db: AsyncConnection, number: int, events: int, *, last: bool) -> None:
+        done = {"finished_at": datetime.now(UTC)} if last else {}
+        change = update(self._tables.actions).where(self._tables.actions.c.id == number)
+        await db.execute(change.values(events=events, **done))
 
     def _wake(self) -> None:
         waker_of(self._engine.sync_engine, self._tables.names.channel).poke()
