@@ -66,6 +66,8 @@ class Browser:
                     if self.last is not None:
                         self._limit(life)
                     await client.open(self.last)
+                    if client.status == 503:
+                        raise Cut  # busy: a browser's script comes again
                     assert client.status == 200, client.status
                     while await client.more():
                         if self.last is None:

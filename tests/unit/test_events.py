@@ -39,7 +39,7 @@ def test_type_defaults_to_the_class_name_and_aggregate_to_the_id_field() -> None
 
 def test_aggregate_defaults_to_the_part_before_the_dot() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class SessionCreated(DomainEvent, type="session.created"):
+    class SessionCreated(DomainEvent, type="session.held"):
         owner_id: str
         session_id: int
 
