@@ -20,6 +20,7 @@ _PORT: Final = 4222
 _SCHEMES: Final = ("nats", "tls")
 _NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
+_WILDCARD: Final = re.compile(r"(^|(?<=\.))(\*(?=\.|$)|>$)")
 _POSITIVE: Final = (
     *("connect_timeout", "publish_timeout", "request_timeout", "heartbeat"),
     *("replicas", "duplicate_window", "prefetch", "ack_wait", "takeover_after"),
@@ -154,7 +155,9 @@ def tls_context(servers: Sequence[Server], config: NatsConfig) -> ssl.SSLContext
     return context
 
 
-def check_names(names: dict[str, str], subjects: dict[str, str], **wildcards: str) -> None:
+def check_names(
+    names: dict[str, str], subjects: dict[str, str], patterns: Sequence[str] = ()
+) -> None:
     """Streams and groups, subjects without wildcards, and subjects that may have some."""
     problems = [
         f"{what} must be a name without spaces and . * > / \\"
@@ -167,9 +170,9 @@ def check_names(names: dict[str, str], subjects: dict[str, str], **wildcards: st
         if not is_subject(subject)
     ]
     problems += [
-        f"{what} must be words, * and a last > with dots between"
-        for what, subject in wildcards.items()
-        if not is_subject(re.sub(r"(^|(?<=\.))(\*(?=\.|$)|>$)", "x", subject))
+        f"subjects[{number}] must be words, * and a last > with dots between"
+        for number, pattern in enumerate(patterns)
+        if not is_subject(_WILDCARD.sub("x", pattern))
     ]
     if problems:
         raise ConfigurationError(f"NATS: {'; '.join(problems)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOKS: Final = 2
 _BETWEEN_LOOKS: Final = 0.25
 _ANSWER: Final = 1.0
-_STANDING_BY: Final = 0.5
+_STANDING_BY: Final = 0.8
 
 
 class Presence:

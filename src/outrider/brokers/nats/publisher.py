@@ -137,8 +137,8 @@ class NatsPublisher:
         except NATS_ERRORS as error:
             raise self._cluster.translate(error, connection) from error
         self._check(stream)
-        own_limit = stream.max_msg_size or 0
-        pipeline.max_size = min(connection.max_payload, own_limit if own_limit > 0 else 1 << 31)
+        limits = (connection.max_payload, stream.max_msg_size or -1)
+        pipeline.max_size = min(limit for limit in limits if limit > 0)
         pipeline.doubtful = False
 
     async def _find_or_create(self, connection: Connection) -> StreamConfig:

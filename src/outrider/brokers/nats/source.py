@@ -51,7 +51,7 @@ class NatsSource:
         check_names(
             {"stream": stream, "group": group},
             {"dead_letter_subject": self._dead_letters.subject},
-            **{f"subjects[{number}]": each for number, each in enumerate(subjects)},
+            subjects,
         )
         self._stream, self._group, self._ordered = stream, group, ordered
         self._consumers = Consumers(stream, group, subjects, config.ack_wait.total_seconds())
@@ -160,6 +160,8 @@ class NatsSource:
 
     async def _begin(self, connection: Connection) -> Tenure | None:
         """Receive from now on, if nobody else does."""
+        if self._tenure is not None:
+            await self._tenure.end(give_back=False)
         find = self._take_over if self._ordered else self._consumers.share
         consumer = await find(connection)
         if consumer is None:
