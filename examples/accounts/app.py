@@ -1,12 +1,11 @@
 """The application: the container, the relay beside the requests, and what ends before what."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dishka import AsyncContainer, Provider, make_async_container
 from dishka.integrations.fastapi import setup_dishka
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -19,7 +18,12 @@ from examples.accounts.settings import Settings
 from outrider import InProcessPublisher, OutboxRelay, RelayConfig, SqlInbox, SqlOutbox
 from outrider.inbox import InboxCleanup
 from outrider.integrations.dishka import OutriderProvider, dishka_scope
-from outrider.integrations.fastapi import EventContextMiddleware, health_router, outrider_lifespan
+from outrider.integrations.fastapi import (
+    EventContextMiddleware,
+    health_router,
+    outrider_lifespan,
+    say_what_is_wrong,
+)
 from outrider.observability.logging import log_signals
 from outrider.sql.inbox import SqlProcessedEvents
 
@@ -52,7 +56,7 @@ def create_app(settings: Settings, *replacements: Provider) -> FastAPI:
     app = FastAPI(title="Accounts", lifespan=outrider_lifespan(*parts, within=lifespan))
     setup_dishka(container, app)
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     app.include_router(router)
     app.include_router(health_router(parts))
     return app
@@ -67,11 +71,3 @@ def make_relay(engine: AsyncEngine, container: AsyncContainer, config: RelayConf
         on_signal=log_signals,
     )
     return OutboxRelay(SqlOutbox(engine), publisher, config, on_signal=log_signals)
-
-
-async def _say_what_is_wrong(_: Request, problem: Exception) -> Response:
-    """As FastAPI does, but without the input: that may be private, and not even JSON again."""
-    assert isinstance(problem, RequestValidationError)
-    told = ("loc", "msg", "type")
-    detail = [{name: error[name] for name in told} for error in problem.errors()]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

@@ -1,10 +1,9 @@
 """The application: routes, life cycle, and who delivers the events."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.datastructures import Headers
@@ -16,7 +15,12 @@ from examples.decisions.routes import USER_HEADER, router
 from examples.decisions.settings import Settings
 from outrider import InProcessPublisher, OutboxRelay, SqlOutbox, open_engine
 from outrider.inbox import InboxCleanup
-from outrider.integrations.fastapi import EventContextMiddleware, health_router, outrider_lifespan
+from outrider.integrations.fastapi import (
+    EventContextMiddleware,
+    health_router,
+    outrider_lifespan,
+    say_what_is_wrong,
+)
 from outrider.observability.logging import log_signals
 from outrider.running import Running
 from outrider.sql.inbox import SqlProcessedEvents
@@ -39,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Decisions", lifespan=outrider_lifespan(*parts, within=lifespan))
     app.state.unit_of_work = units_of_work(engine)
     app.add_middleware(EventContextMiddleware, user_of=_user_of)
-    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     app.include_router(router)
     app.include_router(health_router(parts))
     return app
@@ -54,11 +58,3 @@ def make_relay(engine: AsyncEngine, settings: Settings) -> OutboxRelay:
 def _user_of(scope: Scope) -> str | None:
     """Goes with every event; the routes refuse a request if it is missing or malformed."""
     return Headers(scope=scope).get(USER_HEADER)
-
-
-async def _say_what_is_wrong(_: Request, problem: Exception) -> Response:
-    """As FastAPI does, but without the input: that may be private, and not even JSON again."""
-    assert isinstance(problem, RequestValidationError)
-    told = ("loc", "msg", "type")
-    detail = [{name: error[name] for name in told} for error in problem.errors()]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

@@ -1,11 +1,10 @@
 """The application: requests that record, a relay that publishes, a stream that shows."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
@@ -18,7 +17,12 @@ from examples.event_logger.settings import Settings
 from examples.event_logger.tables import OUTBOX_TABLES, SINK, create_tables
 from outrider import EventPublisher, Outbox, OutboxRelay, SqlOutbox, open_engine
 from outrider.brokers.stream import StreamManager
-from outrider.integrations.fastapi import EventContextMiddleware, health_router, outrider_lifespan
+from outrider.integrations.fastapi import (
+    EventContextMiddleware,
+    health_router,
+    outrider_lifespan,
+    say_what_is_wrong,
+)
 from outrider.integrations.starlette import stream_route
 from outrider.sql.delivered import SqlDelivered
 from outrider.sql.inspector import OutboxInspector
@@ -58,7 +62,7 @@ def create_app(settings: Settings, publisher: EventPublisher | None = None) -> F
     app = FastAPI(title="Event logger", lifespan=life)
     app.state.relay = relay
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     app.include_router(message_router(sessions, outbox))
     app.include_router(moderation_router(sessions))
     app.include_router(operations_router(engine, inspector, numbers))
@@ -76,11 +80,3 @@ async def _anybody(_: Request) -> bool:
 
 async def _page() -> FileResponse:
     return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": POLICY})
-
-
-async def _say_what_is_wrong(_: Request, problem: Exception) -> Response:
-    """As FastAPI does, but without the input: that may be private, and not even JSON again."""
-    assert isinstance(problem, RequestValidationError)
-    told = ("loc", "msg", "type")
-    detail = [{name: error[name] for name in told} for error in problem.errors()]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

@@ -1,10 +1,9 @@
 """The application: routes, life cycle, and who delivers the events."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -13,7 +12,12 @@ from examples.messaging.processing import MessageProcessor
 from examples.messaging.routes import group_messages, scheduled_messages
 from examples.messaging.settings import Settings
 from outrider import OutboxRelay, SqlOutbox, open_engine
-from outrider.integrations.fastapi import EventContextMiddleware, health_router, outrider_lifespan
+from outrider.integrations.fastapi import (
+    EventContextMiddleware,
+    health_router,
+    outrider_lifespan,
+    say_what_is_wrong,
+)
 from outrider.observability.logging import log_signals
 
 
@@ -35,7 +39,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Messaging", lifespan=outrider_lifespan(*relays, within=lifespan))
     app.state.sessions = async_sessionmaker(engine, expire_on_commit=False)
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     app.include_router(group_messages)
     app.include_router(scheduled_messages)
     app.include_router(health_router(relays))
@@ -46,11 +50,3 @@ def create_app(settings: Settings) -> FastAPI:
         return list(processor.processed)
 
     return app
-
-
-async def _say_what_is_wrong(_: Request, problem: Exception) -> Response:
-    """As FastAPI does, but without the input: that may be private, and not even JSON again."""
-    assert isinstance(problem, RequestValidationError)
-    told = ("loc", "msg", "type")
-    detail = [{name: error[name] for name in told} for error in problem.errors()]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

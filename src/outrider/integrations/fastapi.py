@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 try:
-    from fastapi import APIRouter, Depends, FastAPI, Response
+    from fastapi import APIRouter, Depends, FastAPI, Request, Response
+    from fastapi.exceptions import RequestValidationError
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[fastapi]'") from None
 
@@ -84,6 +86,16 @@ class EventContextMiddleware:
             user_id=self._user_of(scope) if self._user_of else None,
         ):
             await self._app(scope, receive, send_with_id)
+
+
+async def say_what_is_wrong(_: Request, problem: Exception) -> Response:
+    """For `app.add_exception_handler(RequestValidationError, …)`: the answer that FastAPI gives,
+    without the input, which may be private and not even be JSON again."""
+    if not isinstance(problem, RequestValidationError):
+        raise problem
+    told = ("loc", "msg", "type")
+    detail = [{name: error[name] for name in told} for error in problem.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 def health_router(parts: Sequence[Running]) -> APIRouter:
