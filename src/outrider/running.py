@@ -1,4 +1,4 @@
-"""Life in the background: run, start and stop, the same for everything that runs long."""
+"""Life cycles, in one place: what is opened and closed, and what runs in the background."""
 
 from __future__ import annotations
 
@@ -12,6 +12,28 @@ from outrider.errors import ConfigurationError
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
+
+
+class Opened(ABC):
+    """`async with it:` opens and closes it."""
+
+    @abstractmethod
+    async def open(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 class Running(ABC):

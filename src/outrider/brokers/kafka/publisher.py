@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from string import Formatter
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors  # type: ignore[import-untyped]
 
@@ -12,10 +12,10 @@ from outrider.brokers.kafka.cluster import Cluster, bury, check_topic
 from outrider.brokers.kafka.records import Batch
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.ports import ACCEPTED, HELD_BACK, Refused, Unknown, raise_unless_accepted
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from aiokafka import AIOKafkaProducer
 
@@ -27,7 +27,7 @@ _FIELDS: Final = ("aggregate_type", "event_type")
 _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 
 
-class KafkaPublisher:
+class KafkaPublisher(Opened):
     """Sends events to a topic, with the aggregate's id as key.
 
     The topic may depend on the event: `shop.{aggregate_type}`, `{event_type}`, or a function. It
@@ -57,18 +57,6 @@ class KafkaPublisher:
     def __repr__(self) -> str:
         topic = self._topic if isinstance(self._topic, str) else "by event"
         return f"<KafkaPublisher {self._cluster} topic {topic!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect and look for the topic.

@@ -27,6 +27,7 @@ from outrider.errors import (
     OutriderError,
 )
 from outrider.ports import Delivery
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +45,7 @@ _LOOK_AGAIN: Final = 30_000
 _MOST_REASON: Final = 1000
 
 
-class KafkaSource:
+class KafkaSource(Opened):
     """Receives from the partitions that the group gives to it.
 
     A partition belongs to one source at a time, so several of one group share the work and every

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
@@ -15,10 +15,10 @@ from outrider.brokers.nats.messages import MessageWriter
 from outrider.brokers.nats.pipeline import Pipeline
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.ports import raise_unless_accepted
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from outrider.brokers.nats.config import NatsConfig
     from outrider.envelope import EventEnvelope
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _EXISTS_ALREADY: Final = 10058
 
 
-class NatsPublisher:
+class NatsPublisher(Opened):
     """Sends events to `<subject>.<event type>`, and has them stored by one stream.
 
     A stream that is missing is created; one that exists is left as it is, and must take those
@@ -54,18 +54,6 @@ class NatsPublisher:
 
     def __repr__(self) -> str:
         return f"<NatsPublisher {self._cluster} stream {self._stream!r} subject {self._subject!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect, and create the stream or check it.

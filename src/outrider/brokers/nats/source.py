@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from nats.js.api import RetentionPolicy, StreamConfig
 from nats.js.errors import NotFoundError
@@ -15,16 +15,16 @@ from outrider.brokers.nats.dead_letters import DeadLetters
 from outrider.brokers.nats.presence import Presence
 from outrider.brokers.nats.tenure import Tenure
 from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from outrider.brokers.nats.config import NatsConfig
     from outrider.ports import Delivery
 
 
-class NatsSource:
+class NatsSource(Opened):
     """Receives from a stream for a group.
 
     With `ordered` one source of the group receives; the others stand by, and one of them takes
@@ -64,18 +64,6 @@ class NatsSource:
 
     def __repr__(self) -> str:
         return f"<NatsSource {self._cluster} stream {self._stream!r} group {self._group!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect, and check the stream.

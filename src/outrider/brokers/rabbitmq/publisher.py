@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from pamqp.base import Frame
 
@@ -16,10 +16,10 @@ from outrider.brokers.rabbitmq.topology import Topology, declarations
 from outrider.brokers.rabbitmq.wire import Lost, Wire
 from outrider.errors import BrokerUnavailable, OutriderError
 from outrider.ports import Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from outrider.envelope import EventEnvelope
 
@@ -29,7 +29,7 @@ _NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
 _NO_PERMISSION: Final = frozenset({403})
 
 
-class RabbitMQPublisher:
+class RabbitMQPublisher(Opened):
     """Sends events to one exchange, with their type as routing key.
 
     It opens with the first call, and again with the first call after the connection was lost. A
@@ -54,18 +54,6 @@ class RabbitMQPublisher:
 
     def __repr__(self) -> str:
         return f"<RabbitMQPublisher {self._connection.address} exchange {self._exchange!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect and declare the topology.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 from pamqp.base import Frame
@@ -17,10 +17,10 @@ from outrider.brokers.rabbitmq.subscription import Subscription
 from outrider.brokers.rabbitmq.topology import Topology
 from outrider.brokers.rabbitmq.wire import Closed, Lost, Wire
 from outrider.errors import ConfigurationError
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from outrider.ports import Delivery
 
@@ -30,7 +30,7 @@ _INEQUIVALENT: Final = 406
 _WHEN_CONSUMING: Final = frozenset({403, 540})
 
 
-class RabbitMQSource:
+class RabbitMQSource(Opened):
     """Receives from one queue: the one of that name in the topology, else one with a single
     active consumer.
 
@@ -58,18 +58,6 @@ class RabbitMQSource:
 
     def __repr__(self) -> str:
         return f"<RabbitMQSource {self._connection.address} queue {self._queue!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect, declare the topology and subscribe, or stand by.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outrider.brokers.redis.config import RedisConfig
 from outrider.brokers.redis.links import Link, Links, pack
@@ -17,10 +17,10 @@ from outrider.ports import (
     Unknown,
     raise_unless_accepted,
 )
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from outrider.brokers.redis.links import Command
     from outrider.envelope import EventEnvelope
@@ -38,7 +38,7 @@ class _Block(NamedTuple):
     packed: list[bytes]
 
 
-class RedisPublisher:
+class RedisPublisher(Opened):
     """Adds events to one stream, or to one for each `events.{aggregate_type}`.
 
     A batch is one transaction (MULTI), or one after the other if it is large: the server adds all
@@ -58,18 +58,6 @@ class RedisPublisher:
 
     def __repr__(self) -> str:
         return f"<RedisPublisher {self._links.address} stream {self._stream!r}>"
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Connect, log in and see whether this user may add to the stream.

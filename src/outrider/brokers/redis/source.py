@@ -11,6 +11,7 @@ from outrider.brokers.redis.links import Links
 from outrider.brokers.redis.messages import to_dead_letter
 from outrider.brokers.redis.readers import Group, OrderedReader, Reader, SharedReader
 from outrider.errors import BrokerUnavailable, ConfigurationError, LeaseLost, OutriderError
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from outrider.ports import Delivery
 
 
-class RedisSource:
+class RedisSource(Opened):
     """Receives from a group of one stream, which is made if it is missing, with all it holds.
 
     In order: one process at a time receives, the others stand by, and what is not acknowledged
