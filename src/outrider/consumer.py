@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from outrider.calls import HandlerCalls
 from outrider.errors import BrokerUnavailable, ConfigurationError
-from outrider.pauses import Pause
+from outrider.pauses import Pause, sleep_unless
 from outrider.retry import ExponentialRetry, RetryPolicy
 from outrider.running import Running
 from outrider.signals import (
@@ -179,7 +179,7 @@ class EventConsumer(Running):
         if self._pause.began:
             down = SourceUnavailable(consumer=self.config.name, reason=reason, wait=wait)
             self._signal(down)
-        await self._sleep(wait)
+        await sleep_unless(self._stopping, wait)
 
     def _is_back(self) -> None:
         if self._pause.end():
@@ -248,7 +248,8 @@ class EventConsumer(Running):
                 return
             if counted:
                 attempt += 1
-            await self._sleep(wait if counted and wait is not None else outage.longer())
+            pause = wait if counted and wait is not None else outage.longer()
+            await sleep_unless(self._stopping, pause)
 
     async def _leave(self, delivery: Delivery) -> None:
         if self.config.unhandled == "set aside":
@@ -282,12 +283,6 @@ class EventConsumer(Running):
             else:
                 return not delivery.lost
         return False
-
-    async def _sleep(self, wait: timedelta) -> None:
-        """But not into a shutdown."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({stopping}, timeout=wait.total_seconds())
-        stopping.cancel()
 
     def _signal(self, signal: Signal) -> None:
         if self._on_signal is not None:

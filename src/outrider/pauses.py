@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from contextlib import suppress
 from datetime import timedelta
+
+
+async def sleep_unless(stopping: asyncio.Event, wait: timedelta) -> None:
+    """Sleep, but not into a shutdown."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait.total_seconds()):
+            await stopping.wait()
 
 
 class Pause:

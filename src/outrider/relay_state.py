@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from outrider.errors import ConfigurationError
-from outrider.pauses import Pause
+from outrider.pauses import Pause, sleep_unless
 from outrider.retry import RetryPolicy, SteppedRetry
 from outrider.signals import (
     LanesChanged,
@@ -154,7 +154,7 @@ class RelayState:
         wait = self._store_pause.longer()
         if self._store_pause.began:
             self.signal(StoreUnavailable(sink=self.sink, reason=str(error), wait=wait))
-        await self._wait(wait)
+        await sleep_unless(self.stopping, wait)
 
     def store_is_up(self) -> None:
         if self._store_pause.end():
@@ -164,14 +164,8 @@ class RelayState:
         wait = self._sink_pause.longer()
         if self._sink_pause.began:
             self.signal(SinkUnavailable(sink=self.sink, reason=reason, wait=wait))
-        await self._wait(wait)
+        await sleep_unless(self.stopping, wait)
 
     def sink_is_up(self) -> None:
         if self._sink_pause.end():
             self.signal(SinkAvailable(sink=self.sink))
-
-    async def _wait(self, wait: timedelta) -> None:
-        """Sleep, but not into a shutdown."""
-        stopping = asyncio.ensure_future(self.stopping.wait())
-        await asyncio.wait({stopping}, timeout=wait.total_seconds())
-        stopping.cancel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outrider.envelope import EventEnvelope
-from outrider.errors import BrokerUnavailable
+from outrider.errors import BrokerUnavailable, PublishFailed
 from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 from outrider.testing.memory_broker import MemoryBroker
 
@@ -33,16 +33,13 @@ class DemoBroker:
 
     async def take(self, batch: list[str]) -> list[str | None]:
         """Why each event was refused, None if it was accepted."""
-        refusals: list[str | None] = []
-        stopped: set[str] = set()
-        for text in batch:
-            envelope = EventEnvelope.from_json(text)
-            reason = "held back" if envelope.aggregate_id in stopped else self._refuse(envelope)
-            if reason is None:
-                await self.memory.publisher().publish(envelope)
-            else:
-                stopped.add(envelope.aggregate_id)
-            refusals.append(reason)
+        envelopes = [EventEnvelope.from_json(text) for text in batch]
+        outcomes: Sequence[object] = [ACCEPTED] * len(batch)
+        try:
+            await self.memory.publisher().publish_all(envelopes)
+        except PublishFailed as failed:
+            outcomes = failed.outcomes
+        refusals = [getattr(outcome, "reason", None) for outcome in outcomes]
         crash, self.crash_relay = self.crash_relay, None
         if crash is not None:
             crash()  # after publishing, before the relay hears of it: it cannot settle
@@ -91,7 +88,7 @@ def _outcome(reason: str | None) -> Outcome:
     match reason:
         case None:
             return ACCEPTED
-        case "held back":
+        case HELD_BACK.reason:
             return HELD_BACK
         case _:
             return Refused(reason)
