@@ -244,7 +244,7 @@ async def test_refused_message_that_is_accepted_later_is_not_overtaken_in_its_ch
 @contextmanager
 def two_processes(database: Database, folder: Path) -> Iterator[list[Application]]:
     """Both started at once, on a database without tables."""
-    environment = {"DATABASE_URL": database.url, "OUTBOX_LEASE": "2", "OUTBOX_POLL_INTERVAL": "1"}
+    environment = {"DATABASE_URL": database.url, "OUTBOX_POLL_INTERVAL": "1"}
     with ExitStack() as stack:
         both = [Application("event_logger", folder, environment) for _ in range(2)]
         for application in both:
