@@ -152,8 +152,22 @@ class Inbox(Protocol):
     ) -> AbstractAsyncContextManager[bool]: ...
 
 
+_LANES_NAMED: Final = 8
 LANES_FREE: Final = "lanes"
 """The word on a wake-up that comes because a relay has released lanes."""
+
+
+def lanes_word(lanes: Collection[int]) -> str:
+    """The word on a wake-up for events in these lanes; of many it says nothing."""
+    return ",".join(map(str, lanes)) if len(lanes) <= _LANES_NAMED else ""
+
+
+def lanes_of(word: str) -> frozenset[int] | None:
+    """The lanes that a wake-up is about, None if it may be any. It is a hint: anybody may send."""
+    numbers = word.split(",")
+    if len(numbers) <= _LANES_NAMED and all(n.isdecimal() and len(n) < 6 for n in numbers):
+        return frozenset(map(int, numbers))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +218,8 @@ class OutboxStore(Protocol):
     async def open(self, wake: Callable[[str], None], /) -> str:
         """Connect and check the schema; says what is connected, without secrets.
 
-        From now on `wake` is called with a word on its source when there may be work.
+        From now on `wake` is called when there may be work, with `lanes_word` if it is known
+        where, `LANES_FREE` if it is lanes, anything else if it is unknown.
         """
         ...
 

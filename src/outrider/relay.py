@@ -12,7 +12,7 @@ from outrider.errors import (
     DatabaseUnavailable,
     OutriderError,
 )
-from outrider.ports import LANES_FREE
+from outrider.ports import LANES_FREE, lanes_of
 from outrider.relay_state import RelayConfig, RelayState
 from outrider.running import Running
 from outrider.signals import EventsForgotten, OnSignal, RelayStarted, RelayStopped, WokenUp
@@ -102,11 +102,16 @@ class OutboxRelay(Running):
             )
         )
 
-    def _wake(self, source: str) -> None:
-        """There may be events, or lanes that another relay has released."""
-        self._state.signal(WokenUp(sink=self._state.sink, source=source))
-        self._wake_workers()
-        if source == LANES_FREE:
+    def _wake(self, word: str) -> None:
+        """There may be events, perhaps in lanes of ours, or lanes that another relay released."""
+        lanes = lanes_of(word)
+        if lanes is not None and lanes.isdisjoint(self._state.lanes):
+            return
+        self._state.signal(WokenUp(sink=self._state.sink, source="notify"))
+        for worker in self._workers:
+            if lanes is None or any(worker.serves(lane) for lane in lanes):
+                worker.woken.set()
+        if word == LANES_FREE:
             self._renew_now.set()
 
     def _wake_workers(self) -> None:

@@ -55,6 +55,9 @@ class Worker:
             if not busy:
                 await self._idle()
 
+    def serves(self, lane: int) -> bool:
+        return lane % self._state.config.loops == self.number
+
     def extend(self, valid_until: float) -> None:
         """The lease was renewed while a batch is with the sink."""
         if self._deadline is not None:
@@ -92,8 +95,7 @@ class Worker:
         return bool(batch or careful)
 
     def _lanes(self) -> set[int]:
-        loops = self._state.config.loops
-        return {lane for lane in self._state.lanes if lane % loops == self.number}
+        return {lane for lane in self._state.lanes if self.serves(lane)}
 
     async def _leave(self) -> None:
         """Give up lanes that other relays should have; nothing of theirs is in hand now."""

@@ -133,7 +133,7 @@ async def test_event_that_was_committed_late_comes_before_what_followed_it(
 ) -> None:
     """The hole of a floor: 1 and 4 belong to one aggregate, 1 is seen when 2 and 3 are settled."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, floors=Floors(clock))
+    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     late, other = 1, same_lane_as(1)
@@ -157,7 +157,7 @@ async def test_event_that_was_committed_late_comes_before_what_followed_it(
 async def test_refused_event_holds_back_its_aggregate_and_no_other(postgres: AsyncEngine) -> None:
     """Also when its whole lane is settled far above it."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, floors=Floors(clock))
+    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     refused, other = 1, same_lane_as(1)

@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outrider import DomainEvent
+from outrider.ports import lanes_of
 from outrider.sql.names import OutboxNames
 from outrider.sql.outbox import Outbox
+from outrider.sql.rows import row_of
 from outrider.sql.tables import OutboxTables
 from outrider.sql.wakeup import waker_of
 from outrider.testing.services import Services
@@ -28,6 +30,7 @@ class Listener:
     def __init__(self, connection: asyncpg.Connection) -> None:
         self.connection = connection
         self.heard = 0
+        self.word = ""
         self.changed = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -36,6 +39,7 @@ class Listener:
             self.ended.set()
         else:
             self.heard += 1
+            self.word = payload
             self.changed.set()
 
     async def next(self) -> None:
@@ -85,6 +89,7 @@ async def test_commit_wakes_the_listener(session: AsyncSession, listener: Listen
         assert listener.heard == 0
 
     await listener.next()
+    assert lanes_of(listener.word) == {row_of(happened().to_envelope()).lane}
 
 
 async def test_rollback_wakes_nobody(session: AsyncSession, listener: Listener) -> None:
@@ -218,5 +223,5 @@ async def test_relay_of_the_same_process_is_called_directly(tmp_path: object) ->
         async with session.begin():
             Outbox().record(session, happened())
 
-    assert pokes == ["notify"]
+    assert [lanes_of(word) for word in pokes] == [{row_of(happened().to_envelope()).lane}]
     await engine.dispose()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import DomainEvent
-from outrider.ports import ClaimedEvent
+from outrider.ports import LANES_FREE, ClaimedEvent, lanes_of, lanes_word
 from outrider.sql.floors import Floors
 from outrider.sql.lanes import fair_share, surplus
 from outrider.sql.rows import LANES, aggregate_key
@@ -21,6 +22,16 @@ def test_shares_add_up_to_all_lanes_and_differ_by_one_at_most(relays: set[UUID])
 
     assert sum(shares) == LANES
     assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize("lanes", [{3}, {0, 63}, set(range(8))])
+def test_wake_up_names_few_lanes(lanes: set[int]) -> None:
+    assert lanes_of(lanes_word(lanes)) == lanes
+
+
+@pytest.mark.parametrize("word", [lanes_word(range(9)), LANES_FREE, "", "1,x", "²", "1" * 9999])
+def test_wake_up_of_many_or_strange_words_may_be_any_lane(word: str) -> None:
+    assert lanes_of(word) is None
 
 
 def test_surplus_leaves_the_share() -> None:
@@ -78,6 +89,24 @@ def test_floor_never_passes_what_is_left_and_is_forgotten_with_the_lease() -> No
     floors.lease({1: 8})
     clock.now += 5
     assert floors.for_claim([1]) == [0]
+
+
+def test_there_is_no_floor_while_looking_from_the_beginning_is_quick() -> None:
+    clock = Clock()
+    floors = Floors(clock, quick=0.002)
+    floors.lease({1: 7})
+    for took in (0.1, 0.1, 0.001):
+        floors.looked(floors.for_claim([1]), rows=1, took=took)
+        floors.settled([claimed(10)], [])
+        clock.now += 0.6
+    assert floors.for_claim([1]) == [11]
+
+    clock.now += 2
+    floors.looked(floors.for_claim([1]), rows=1, took=0.001)
+    assert floors.for_claim([1]) == [0]
+
+    floors.looked([0], rows=1, took=0.1)
+    assert floors.for_claim([1]) == [11]
 
 
 def test_every_two_seconds_a_lane_is_looked_at_from_the_beginning() -> None:

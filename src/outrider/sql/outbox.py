@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outrider.context import metadata_for
 from outrider.envelope import EventEnvelope
 from outrider.errors import ConfigurationError, InvalidEvent
+from outrider.ports import lanes_word
 from outrider.routing import Routes
 from outrider.signals import EventsRecorded
 from outrider.sql import connection_hook, session_hook
@@ -122,7 +123,8 @@ class Outbox:
 
     def committed(self, connection: Connection, rows: list[Row]) -> None:
         if self.wake_up:
-            waker_of(connection.engine, self.tables.names.channel).poke()
+            lanes = {row.lane for row in rows}
+            waker_of(connection.engine, self.tables.names.channel).poke(lanes_word(lanes))
         if self._on_signal is not None:
             types = {row.id: row.event_type for row in rows}
             self._on_signal(EventsRecorded(events=Counter(types.values())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from outrider.ports import LANES_FREE, Lease
@@ -48,8 +49,7 @@ class PostgresOutbox:
         self._engine = engine
         self._links = Links(engine, deadline)
         self._floors, self._portions = floors or Floors(), Portions()
-        self._ears = Ears(self._links, self._channel, self._on_notify)
-        self._wake: Callable[[str], None] = lambda _source: None
+        self._ears: Ears | None = None
         self._readers = waker_of(engine.sync_engine, delivered_channel(names)) if announce else None
 
     async def open(self, wake: Callable[[str], None], /) -> str:
@@ -59,7 +59,7 @@ class PostgresOutbox:
 
         self._links.pooled = True  # until a notification shows that there is nobody in between
         await self._links.run(prepare)
-        self._wake = wake
+        self._ears = Ears(self._links, self._channel, wake)
         listens = await self._ears.open()
         self._links.pooled = not listens
         where = self._engine.url.render_as_string(hide_password=True)
@@ -101,7 +101,9 @@ class PostgresOutbox:
 
         async def read(link: Connection[Any]) -> list[ClaimedEvent]:
             asked = (self.sink, numbers, floors, per_lane, limit)
+            started = time.perf_counter()
             rows = await link.fetch(self._sql.claim, *asked)
+            self._floors.looked(floors, len(rows), time.perf_counter() - started)
             for row in rows:
                 self._floors.found(row[LANE], row[POSITION])
             late = await self._late(link, rows, dict(zip(numbers, floors, strict=True)))
@@ -169,11 +171,9 @@ class PostgresOutbox:
         )
 
     async def close(self) -> None:
-        await self._ears.close()
+        if self._ears is not None:
+            await self._ears.close()
         await self._links.close()
-
-    def _on_notify(self, word: str) -> None:
-        self._wake(LANES_FREE if word == LANES_FREE else "notify")
 
 
 def _count(status: str) -> int:

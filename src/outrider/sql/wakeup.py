@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -44,13 +45,16 @@ class Waker:
         self._listeners: set[Callable[[str], object]] = set()
         self._poked = threading.Event()
         self._pokes = 0
+        self._words: deque[str] = deque(maxlen=2)
         self._pid = 0
         self._sends = engine.dialect.name == "postgresql"
 
-    def poke(self, word: str = "notify") -> None:
+    def poke(self, word: str = "") -> None:
+        """Those who listen are told the word, or none if several come together."""
         for listener in tuple(self._listeners):
             listener(word)
         if self._sends:
+            self._words.append(word)
             self._pokes += 1
             if not self._poked.is_set():
                 self._poked.set()
@@ -68,7 +72,8 @@ class Waker:
         rate, counted, at = 0.0, self._pokes, time.monotonic()
         while self._poked.wait(_IDLE):
             self._poked.clear()
-            sender.send()
+            words = [self._words.popleft() for _ in range(len(self._words))]
+            sender.send(words[0] if len(words) == 1 else "")
             pokes, now = self._pokes, time.monotonic()
             weight = min(1.0, (now - at) / _MEMORY)
             rate += ((pokes - counted) / (now - at) - rate) * weight
@@ -92,11 +97,11 @@ class _Sender:
         self._driver: Any = None
         self._failing = False
 
-    def send(self) -> None:
+    def send(self, word: str) -> None:
         try:
             if self._connection is None:
                 self._call(self._connect)
-            self._notify()
+            self._notify(word)
             self._failing = False
         except Exception as error:  # noqa: BLE001 - polling finds what a wake-up missed
             if not self._failing:
@@ -121,8 +126,8 @@ class _Sender:
         self._connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         self._driver = connection.connection.driver_connection
 
-    def _notify(self) -> None:
-        statement = f'NOTIFY "{self._channel}"'
+    def _notify(self, word: str) -> None:
+        statement = f"NOTIFY \"{self._channel}\", '{word}'"
         if self._loop is None:
             cast("Connection", self._connection).exec_driver_sql(statement)
         else:
