@@ -60,7 +60,7 @@ class Worker:
 
     def extend(self, valid_until: float) -> None:
         """The lease was renewed while a batch is with the sink."""
-        if self._deadline is not None:
+        if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(valid_until)
 
     async def _idle(self) -> None:

@@ -375,6 +375,45 @@ async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
     await relay.stop()
 
 
+async def test_lease_that_is_renewed_while_a_batch_is_given_up_ends_no_relay(
+    database: AsyncEngine, watch: Watch
+) -> None:
+    # given: a publisher that takes its time to give up, and a renewal that comes too late
+    sink, entered, giving_up, may_end = Sink(), *(asyncio.Event() for _ in range(3))
+    store, may_renew, renewed = SqlOutbox(database), asyncio.Event(), asyncio.Event()
+    lease = store.lease
+
+    async def hang() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            giving_up.set()
+            await may_end.wait()
+
+    async def late(*values: Any) -> Any:
+        await may_renew.wait()
+        found = await lease(*values)
+        asyncio.get_running_loop().call_soon(renewed.set)
+        return found
+
+    await record(database, 1)
+    sink.before = hang
+    async with OutboxRelay(store, sink, FAST, on_signal=watch), asyncio.timeout(30):
+        await entered.wait()
+        store.lease = late  # type: ignore[method-assign]
+        await giving_up.wait()
+
+        # when
+        may_renew.set()
+        await renewed.wait()
+        sink.before = lambda: asyncio.sleep(0)
+        may_end.set()
+
+        # then
+        await watch.until(lambda: sink.has(1))
+
+
 class Deadly(Sink):
     """Whoever publishes the event of number 4 does not live to tell."""
 
