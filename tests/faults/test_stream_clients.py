@@ -22,7 +22,7 @@ from tests.faults.flow import FULL, SEED, fresh_database, until
 from tests.integration.stream_server import SiteProcess, happened, outbox
 from tests.sse import Client, Cut, Message, Parser
 
-CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (50, 1_000, 8)
+CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (30, 500, 8)
 AGGREGATES, WINDOW = 100, 50
 LONGEST_LIFE = 1.5 if FULL else 0.5
 KINDS = ("order.placed", "order.paid", "user.named")
@@ -63,12 +63,15 @@ class Browser:
             client.parser = Parser(last_event_id=self.last, messages=self.seen)
             try:
                 async with asyncio.timeout(None) as life:
-                    if self.last is not None:
+                    # Few are killed before they are answered: on a busy machine all would be.
+                    if self.last is not None and self.chance.random() < 0.2:
                         self._limit(life)
                     await client.open(self.last)
                     if client.status == 503:
                         raise Cut  # busy: a browser's script comes again
                     assert client.status == 200, client.status
+                    if self.last is not None:
+                        self._limit(life)
                     while await client.more():
                         if self.last is None:
                             self._limit(life)
@@ -189,7 +192,7 @@ async def test_killed_clients_see_all_they_want_once_and_in_order(
         wanted = [[row for row in rows if browser.wants(row)] for browser in browsers]
         await until(
             lambda: all(
-                b.seen[-1:] and b.seen[-1].id >= w[-1].delivery
+                not w or (b.seen[-1:] and b.seen[-1].id >= w[-1].delivery)
                 for b, w in zip(browsers, wanted, strict=True)
             ),
             "everybody has seen the last event",
