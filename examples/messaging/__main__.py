@@ -6,9 +6,9 @@ import os
 
 import uvicorn
 
-from examples.messaging.app import create_app
-from examples.messaging.database import upgrade
-from examples.messaging.settings import Settings
+from .app import create_app
+from .database import upgrade
+from .settings import Settings
 
 HOST = "127.0.0.1"
 TRY = """

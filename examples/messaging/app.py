@@ -7,10 +7,6 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from examples.messaging.models import OUTBOX_TABLES
-from examples.messaging.processing import MessageProcessor
-from examples.messaging.routes import group_messages, scheduled_messages
-from examples.messaging.settings import Settings
 from outrider import OutboxRelay, SqlOutbox, open_engine
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
@@ -19,6 +15,11 @@ from outrider.integrations.fastapi import (
     say_what_is_wrong,
 )
 from outrider.observability.logging import log_signals
+
+from .models import OUTBOX_TABLES
+from .processing import MessageProcessor
+from .routes import group_messages, scheduled_messages
+from .settings import Settings
 
 
 def create_app(settings: Settings) -> FastAPI:

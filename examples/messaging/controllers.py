@@ -13,12 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from examples.messaging import schemas
-from examples.messaging.dependencies import RequestSession
-from examples.messaging.models import GroupMessage, Message, ScheduledMessage
-from examples.messaging.schedule import Schedule
 from outrider import DomainEvent
 from outrider.integrations.fastapi import RequestEvents
+
+from . import schemas
+from .dependencies import RequestSession
+from .models import GroupMessage, Message, ScheduledMessage
+from .schedule import Schedule
 
 M = TypeVar("M", bound=Message)
 

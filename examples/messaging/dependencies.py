@@ -7,8 +7,9 @@ from uuid import UUID
 from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from examples.messaging.models import OUTBOX
 from outrider.integrations.fastapi import RequestEvents, RequestMetadata
+
+from .models import OUTBOX
 
 
 async def _open_session(request: Request) -> AsyncIterator[AsyncSession]:

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
 
-from examples.messaging.controllers import GroupMessageController, ScheduledMessageController
-from examples.messaging.dependencies import RequestTransaction
-from examples.messaging.schemas import (
+from .controllers import GroupMessageController, ScheduledMessageController
+from .dependencies import RequestTransaction
+from .schemas import (
     GroupMessageChanges,
     GroupMessageView,
     NewGroupMessage,

@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from examples.messaging.schedule import Moment, Rule, Schedule, Zone
+from .schedule import Moment, Rule, Schedule, Zone
 
 NOTHING_ELSE = ConfigDict(extra="forbid")
 
