@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import tempfile
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from outrider.demo.story import Summary, perform
+from outrider.errors import ConfigurationError
+
 if TYPE_CHECKING:
-    from outrider.demo.app import Demo
+    import uvicorn
+
+    from outrider.demo.stage import Demo
 
 _HOST = "127.0.0.1"
 
@@ -19,80 +26,79 @@ _HOST = "127.0.0.1"
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, help="If it is busy, another.")
 @click.option("--seconds", type=click.FloatRange(min=5), help="End by itself, with a summary.")
-def demo(*, port: int, seconds: float | None) -> None:
-    """Run a small shop with a page to watch and buttons that break things.
+@click.option("--postgres", is_flag=True, help="On a private PostgreSQL instead of SQLite.")
+@click.option("--rabbitmq", is_flag=True, help="Through a private RabbitMQ instead of memory.")
+def demo(*, port: int, seconds: float | None, postgres: bool, rabbitmq: bool) -> None:
+    """Run a messaging service with a page to watch and buttons that break things.
 
     \b
     outrider demo
     outrider demo --seconds 20
+    outrider demo --postgres --rabbitmq
     """
-    try:
-        import uvicorn
-
-        from outrider.demo.app import Demo, demo_app
-    except ModuleNotFoundError as missing:
-        raise click.UsageError(f"{missing.name} is missing: pip install 'outrider[demo]'") from None
-    chosen = _free(port)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        made = Demo(f"sqlite:///{folder}/shop.db", chosen)
-        config = uvicorn.Config(
-            demo_app(made), host=_HOST, port=chosen, log_level="error", timeout_graceful_shutdown=2
-        )
-        click.echo(f"\n  Outrider demo: http://{_HOST}:{chosen}    (Ctrl-C ends it)\n")
-        ended = asyncio.run(_serve(uvicorn.Server(config), made, seconds))
-    if seconds is not None:
-        raise SystemExit(_summary(ended))
-
-
-def _free(port: int) -> int:
-    """The port, or another one if somebody has it."""
-    for candidate in (port, 0):
-        with suppress(OSError), socket.socket() as found:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((_HOST, candidate))
-            return int(found.getsockname()[1])
-    raise click.ClickException("no port is free")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    kinds = [kind for kind, on in (("postgres", postgres), ("rabbitmq", rabbitmq)) if on]
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listen(port))
+        try:
+            made, server = _make(stack, listener.getsockname()[1], kinds)
+        except ModuleNotFoundError as missing:
+            hint = f"{missing.name or missing} is missing: pip install 'outrider[demo]'"
+            raise click.UsageError(hint) from None
+        except ConfigurationError as problem:
+            raise click.UsageError(str(problem)) from None
+        summary = None
+        with suppress(KeyboardInterrupt):  # everything has ended in good order by then
+            summary = asyncio.run(_serve(made, server, listener, seconds))
+    click.echo(summary or "  The demo has ended.")
+    if seconds is not None and not (summary and summary.is_fine):
+        raise SystemExit(1)
 
 
-async def _serve(server: Any, made: Demo, seconds: float | None) -> dict[str, Any]:
-    serving = asyncio.create_task(server.serve())
-    state: dict[str, Any] = {}
-    if seconds is not None:
-        state = await _perform(server, made, seconds)
-        server.should_exit = True
-    await serving
-    return state
+def _listen(port: int) -> socket.socket:
+    """On this port, or on another one if somebody has it."""
+    with suppress(OSError):
+        return socket.create_server((_HOST, port))
+    click.echo(f"  Port {port} is busy; another one is taken.")
+    return socket.create_server((_HOST, 0))
 
 
-async def _perform(server: Any, made: Demo, seconds: float) -> dict[str, Any]:
-    """The story by itself: flow, an outage, a crash, and the end of both."""
-    while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+def _make(stack: ExitStack, port: int, kinds: list[str]) -> tuple[Demo, uvicorn.Server]:
+    import uvicorn
+
+    from outrider.demo.app import demo_app
+    from outrider.demo.broker import LocalBroker
+    from outrider.demo.servers import RabbitBroker, private_servers
+    from outrider.demo.stage import Demo
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+    if kinds:
+        click.echo(f"  Starting {' and '.join(kinds)} …")
+    servers = stack.enter_context(private_servers(kinds))
+    database = servers["postgres"].url if "postgres" in servers else f"sqlite:///{folder}/demo.db"
+    broker = RabbitBroker(servers["rabbitmq"]) if "rabbitmq" in servers else LocalBroker(port)
+    made = Demo(database=database, broker=broker, port=port, folder=folder)
+    config = uvicorn.Config(demo_app(made), log_level="error", timeout_graceful_shutdown=2)
+    return made, uvicorn.Server(config)
+
+
+async def _serve(
+    made: Demo, server: uvicorn.Server, listener: socket.socket, seconds: float | None
+) -> Summary | None:
+    """Until somebody ends it, or until its story has been told."""
+    serving = asyncio.create_task(server.serve([listener]))
+    while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn tells nobody
         await asyncio.sleep(0.05)
-    share = seconds / 5
-    for action in ("order", "break", "repair", "crash"):
-        await made.act(action)
-        await asyncio.sleep(share)
-    return await _settled(made, share)
-
-
-async def _settled(made: Demo, patience: float) -> dict[str, Any]:
-    """What is left when nothing waits any more, or when patience has ended."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(max(patience, 15)):
-            # Customers never rest, so a few events are always on their way.
-            while made.duplicates == 0 or (await made.state())["counts"]["pending"] > 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.2)
-    return await made.state()
-
-
-def _summary(state: dict[str, Any]) -> int:
-    counts = state["counts"]
-    fine = counts["published"] > 0 and counts["failed"] == 0 and counts["pending"] <= 2
-    fine = fine and state["relay"]["starts"] > 1
-    click.echo(
-        f"  {counts['published']} events published, {counts['pending']} pending, "
-        f"{counts['failed']} failed; {state['handled']} invoices, "
-        f"{state['duplicates']} duplicates skipped; the relay was started "
-        f"{state['relay']['starts']} times. {'All is well.' if fine else 'Something is wrong.'}"
-    )
-    return 0 if fine else 1
+    if not server.started:
+        raise click.ClickException("the demo could not start; the reason stands above")
+    port = listener.getsockname()[1]
+    click.echo(f"\n  Outrider demo: http://{_HOST}:{port}    (Ctrl-C ends it)\n")
+    if seconds is None:
+        await serving
+        return None
+    telling = asyncio.create_task(perform(made, seconds))
+    await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
+    await made.stream.stop()
+    server.should_exit = True
+    await serving
+    return await telling

@@ -1,1 +1,1 @@
-"""A small shop that shows events travelling, with buttons that break things."""
+"""The messaging example with a page to watch it, and buttons that break things."""

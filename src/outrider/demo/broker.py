@@ -2,58 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
-import http.client
-import json
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
+from outrider.demo.loopback import ask
 from outrider.envelope import EventEnvelope
 from outrider.errors import BrokerUnavailable, PublishFailed
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
+from outrider.ports import ACCEPTED, HELD_BACK, EventSource, Outcome, Refused, raise_unless_accepted
+from outrider.running import Opened
 from outrider.testing.memory_broker import MemoryBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+POISON: Final = "poison."
+"""How the types begin that no queue takes until somebody binds one."""
 
 
-class DemoBroker:
-    """Keeps what it gets; `broken` answers nobody, `crash_relay` is called after the next batch."""
+class LocalBroker:
+    """A MemoryBroker behind a URL of the demo's own server."""
 
-    def __init__(self) -> None:
-        self.memory = MemoryBroker(refuse=self._refuse)
-        self.broken = False
-        self.repaired = False
-        self.crash_relay: Callable[[], None] | None = None
+    name = "in memory"
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/broker"
+        self._memory = MemoryBroker(refuse=self._refuse)
+        self._bound: set[str] = set()
 
     def _refuse(self, envelope: EventEnvelope) -> str | None:
-        if envelope.payload.get("poisoned") and not self.repaired:
-            return "poisoned: no consumer could read it"
-        return None
+        known = not envelope.event_type.startswith(POISON) or envelope.event_type in self._bound
+        return None if known else "no queue takes it"
+
+    def sources(self) -> list[EventSource]:
+        return [self._memory.source("processing")]
+
+    async def stop(self) -> None:
+        self._memory.stop()
+
+    async def start(self) -> None:
+        self._memory.start()
+
+    async def bind(self, event_type: str) -> None:
+        self._bound.add(event_type)
 
     async def take(self, batch: list[str]) -> list[str | None]:
         """Why each event was refused, None if it was accepted."""
-        envelopes = [EventEnvelope.from_json(text) for text in batch]
-        outcomes: Sequence[object] = [ACCEPTED] * len(batch)
+        publisher = self._memory.publisher()
+        await publisher.open()
         try:
-            await self.memory.publisher().publish_all(envelopes)
+            await publisher.publish_all([EventEnvelope.from_json(text) for text in batch])
         except PublishFailed as failed:
-            outcomes = failed.outcomes
-        refusals = [getattr(outcome, "reason", None) for outcome in outcomes]
-        crash, self.crash_relay = self.crash_relay, None
-        if crash is not None:
-            crash()  # after publishing, before the relay hears of it: it cannot settle
-        return refusals
+            return [getattr(outcome, "reason", None) for outcome in failed.outcomes]
+        return [None] * len(batch)
 
 
-class HttpPublisher:
+class HttpPublisher(Opened):
     """The relay's side of it."""
 
     def __init__(self, url: str) -> None:
-        self._url = urlsplit(url)
+        self._url = url
 
     def __str__(self) -> str:
-        return f"demo broker at {self._url.netloc}"
+        return f"demo broker at {self._url}"
 
     async def open(self) -> None:
         """Nothing is kept open."""
@@ -66,22 +75,11 @@ class HttpPublisher:
 
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
         batch = [envelope.to_json().decode() for envelope in envelopes]
-        refusals = await asyncio.to_thread(self._post, json.dumps(batch))
-        raise_unless_accepted([_outcome(reason) for reason in refusals])
-
-    def _post(self, body: str) -> list[Any]:
-        link = http.client.HTTPConnection(self._url.netloc, timeout=5)
         try:
-            link.request("POST", self._url.path, body)
-            answer = link.getresponse()
-            if answer.status != 200:
-                raise BrokerUnavailable(f"{self} answers {answer.status}")
-            found: list[Any] = json.loads(answer.read())
-            return found
-        except (OSError, http.client.HTTPException) as error:
-            raise BrokerUnavailable(f"{self}: {type(error).__name__}") from None
-        finally:
-            link.close()
+            refusals = await ask("POST", self._url, batch)
+        except ConnectionError as error:
+            raise BrokerUnavailable(str(error)) from None
+        raise_unless_accepted([_outcome(reason) for reason in refusals])
 
 
 def _outcome(reason: str | None) -> Outcome:

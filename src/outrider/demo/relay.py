@@ -1,23 +1,35 @@
-"""The relay of the demo as a process of its own, so that it can be killed for real."""
+"""The relay of the demo, for `outrider relay`: it can be killed at the worst moment."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 import signal
-import sys
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from outrider.demo.broker import HttpPublisher
-from outrider.demo.shop import BROKER
-from outrider.observability.logging import log_signals
+from outrider.demo.messaging.models import OUTBOX_TABLES
 from outrider.relay import OutboxRelay
 from outrider.relay_state import RelayConfig
 from outrider.retry import ExponentialRetry
+from outrider.running import Opened
 from outrider.sql.engines import open_engine
 from outrider.sql.store import SqlOutbox
 
-CONFIG = RelayConfig(
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from outrider.envelope import EventEnvelope
+    from outrider.ports import EventPublisher
+
+DATABASE: Final = "OUTRIDER_DEMO_DATABASE"
+BROKER: Final = "OUTRIDER_DEMO_BROKER"
+CRASH: Final = "OUTRIDER_DEMO_CRASH"
+"""Names the file that asks for the next crash."""
+CONFIG: Final = RelayConfig(
     name="demo relay",
     poll_interval=timedelta(milliseconds=200),
     lease=timedelta(seconds=2),
@@ -25,20 +37,54 @@ CONFIG = RelayConfig(
 )
 
 
-async def main(database: str, broker: str) -> None:
-    engine = open_engine(database)
-    store = SqlOutbox(engine, sink=BROKER)
-    relay = OutboxRelay(store, HttpPublisher(broker), CONFIG, on_signal=log_signals)
-    stopping: set[asyncio.Task[None]] = set()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stopping.add(loop.create_task(relay.stop())))
+class MortalPublisher(Opened):
+    """Publishes through another; when asked to, it dies before anybody hears of the success."""
+
+    def __init__(self, publisher: EventPublisher, crash: Path) -> None:
+        self._publisher, self._crash = publisher, crash
+
+    def __str__(self) -> str:
+        return str(self._publisher)
+
+    async def open(self) -> None:
+        await self._publisher.open()
+
+    async def close(self) -> None:
+        await self._publisher.close()
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        await self._publisher.publish_all(envelopes)
+        with suppress(FileNotFoundError):
+            self._crash.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@asynccontextmanager
+async def relay() -> AsyncIterator[OutboxRelay]:
+    engine = open_engine(os.environ[DATABASE])
+    publisher = MortalPublisher(_publisher(os.environ[BROKER]), Path(os.environ[CRASH]))
+    orphaned = asyncio.create_task(_end_when_orphaned())
     try:
-        await relay.run()
+        yield OutboxRelay(SqlOutbox(engine, OUTBOX_TABLES, announce=True), publisher, CONFIG)
     finally:
+        orphaned.cancel()
         await engine.dispose()
 
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.ERROR)
-    asyncio.run(main(*sys.argv[1:]))
+def _publisher(url: str) -> EventPublisher:
+    if url.startswith("http:"):
+        return HttpPublisher(url)
+    from outrider.brokers.rabbitmq import RabbitMQPublisher, messaging_topology
+
+    return RabbitMQPublisher(url, topology=messaging_topology())
+
+
+async def _end_when_orphaned() -> None:
+    """A demo that was killed cannot end its relay."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
+        await asyncio.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,16 +1,23 @@
-"""Keeps the relay's process alive, as systemd or Kubernetes would, and kills it when asked."""
+"""Keeps the relay's process alive, as systemd or Kubernetes would."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COMMAND: Final = ("-m", "outrider", "relay", "outrider.demo.relay:relay", "--quiet")
 
 
 class Supervisor:
     """One child; when it ends, it is started again after a moment."""
 
-    def __init__(self, *arguments: str) -> None:
-        self._command = (sys.executable, "-m", "outrider.demo.relay", *arguments)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = {**os.environ, **environment}
         self._child: asyncio.subprocess.Process | None = None
         self.starts = 0
 
@@ -18,16 +25,15 @@ class Supervisor:
     def alive(self) -> bool:
         return self._child is not None and self._child.returncode is None
 
-    def kill(self) -> None:
-        """SIGKILL: it can say goodbye to nobody."""
-        if self._child is not None and self.alive:
-            self._child.kill()
-
     async def run(self) -> None:
         try:
             while True:
                 self._child = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=asyncio.subprocess.DEVNULL
+                    sys.executable,
+                    *_COMMAND,
+                    env=self._environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is for the demo, which then ends its relay
                 )
                 self.starts += 1
                 await self._child.wait()

@@ -1,46 +1,92 @@
 "use strict";
+const SHOWN = 10;
 const byId = (id) => document.getElementById(id);
+const short = (id) => id.slice(0, 8);
+const breakable = (type) => type.replace(".", ".\u200b");
+const json = async (url, options) => (await fetch(url, options)).json();
+const mine = { id: null };
+const heard = new Set();
+const streamed = [];
 
-function row(values, state) {
+function row(id, values, state) {
   const made = document.createElement("tr");
   for (const value of values) made.insertCell().textContent = value;
-  if (state) made.cells[3].className = state;
+  for (const cell of made.cells) if (cell.textContent === state) cell.className = state;
+  if (id === mine.id) made.className = "mine";
   return made;
 }
 
 function story(now) {
-  if (now.broker.broken) return `The broker is down. Orders go on; ${now.counts.pending} events wait, and none has lost an attempt.`;
-  if (!now.relay.alive) return "The relay was killed between publishing and settling. Its lanes are taken over in two seconds.";
-  if (now.counts.failed) return `${now.counts.failed} events failed and wait for a person: repair everything, or look into the outbox.`;
-  if (now.counts.retrying) return "One event is refused; only its own order waits.";
-  if (now.duplicates) return `All is well. ${now.duplicates} events came twice and were handled once.`;
+  const { broker, relay, counts, duplicates } = now;
+  if (broker.broken) return `The broker does not answer. Requests go on; ${counts.pending} events wait, and none has lost a try.`;
+  if (!relay.alive) return "The relay was killed after it had published and before it could say so. The next one sends that event again.";
+  if (counts.failed) return `${counts.failed} failed and wait for a person: repair everything, or look into the outbox.`;
+  if (counts.retrying) return `${counts.retrying} wait for another try, and only what comes behind them in their own messages waits too.`;
+  if (duplicates) return `All is well. ${duplicates} came twice and took effect once.`;
   return "All is well.";
 }
 
-function number(name, value) {
-  const item = document.createElement("li");
-  const bold = document.createElement("b");
-  bold.textContent = value;
-  item.append(bold, name);
-  return item;
+function path(now) {
+  const { counts, broker, relay } = now;
+  const values = { recorded: counts.recorded, pending: counts.pending, failed: counts.failed, published: counts.published,
+    handled: now.handled, duplicates: now.duplicates, starts: relay.starts, database: now.database, relay: relay.alive ? "works" : "is dead",
+    broker: broker.broken ? "does not answer" : broker.name };
+  for (const [id, value] of Object.entries(values)) byId(id).textContent = value;
+  byId("at-outbox").className = counts.failed ? "bad" : counts.pending > 2 ? "wait" : "";
+  byId("at-relay").className = relay.alive ? "" : "bad";
+  byId("at-broker").className = broker.broken ? "bad" : "";
+}
+
+function described(message) {
+  if (message.total_recipients === undefined) return `${message.recurrence_rule.includes("DAILY") ? "every day" : "on some days"}, ${message.timezone}`;
+  return `to ${message.total_recipients} recipients`;
+}
+
+function travelled(step) {
+  if (mine.id === null || mine[step]) return;
+  mine[step] = performance.now();
+  const after = (name) => (mine[name] ? `${((mine[name] - mine.sent) / 1000).toFixed(1)} s` : "…");
+  byId("travel").hidden = false;
+  byId("travel").textContent = `Your message ${short(mine.id)}: committed with its event ${after("recorded")} → `
+    + `accepted by the broker ${after("accepted")} → handled once ${after("handled")}`;
 }
 
 async function look() {
   try {
-    const now = await (await fetch("/state")).json();
+    const lists = ["/state", `/api/group-messages?limit=${SHOWN}`, `/api/scheduled-messages?limit=${SHOWN}`];
+    const [now, groups, scheduled] = await Promise.all(lists.map((url) => json(url)));
+    const latest = [...groups, ...scheduled].sort((a, b) => b.created_at.localeCompare(a.created_at)).slice(0, SHOWN);
     byId("story").textContent = story(now);
-    byId("numbers").replaceChildren(
-      number("events wait", now.counts.pending), number("failed", now.counts.failed),
-      number("published", now.counts.published), number("messages at the broker", now.broker.messages),
-      number("invoices written", now.handled), number("duplicates skipped", now.duplicates),
-      number("relay started", now.relay.starts));
-    byId("orders").replaceChildren(...now.orders.map((o) => row([o.id.slice(0, 8), o.customer, o.total, o.status], o.status)));
-    byId("outbox").replaceChildren(...now.outbox.map((e) => row([e.position, e.event_type.slice(5), e.aggregate_id.slice(0, 8), e.status, e.retry_count], e.status)));
-    byId("invoices").replaceChildren(...now.invoices.map((i) => row([i.number, i.order_id.slice(0, 8), i.total])));
+    path(now);
+    byId("messages").replaceChildren(...latest.map((m) => row(m.id, [short(m.id), described(m), m.status], m.status)));
+    byId("outbox").replaceChildren(...now.outbox.map((e) => row(e.aggregate_id, [breakable(e.type), short(e.aggregate_id), e.state, e.retry_count], e.state)));
+    byId("effects").replaceChildren(...now.effects.map((n) => row(n.message_id, [n.number, breakable(n.event_type), short(n.message_id)])));
+    if (now.effects.some((n) => n.message_id === mine.id)) travelled("handled");
+    now.poisons.forEach(hear);
   } catch {
     byId("story").textContent = "The demo has ended.";
   }
 }
+
+function drawStream() {
+  byId("stream").replaceChildren(...streamed.map((e) => row(e.subject, [e.at.toLocaleTimeString(), breakable(e.type), short(e.subject)])));
+  if (streamed.some((e) => e.subject === mine.id)) travelled("accepted");
+}
+
+function show(message) {
+  streamed.unshift({ ...JSON.parse(message.data), at: new Date() });
+  streamed.splice(SHOWN);
+  drawStream();
+}
+
+const stream = new EventSource("/events");
+stream.addEventListener("open", () => { byId("first").disabled = false; });
+function hear(type) {
+  if (!heard.has(type)) stream.addEventListener(type, show);
+  heard.add(type);
+}
+for (const name of ["created", "queued", "cancelled"]) hear(`group_message.${name}`);
+for (const name of ["created", "updated", "paused", "resumed", "cancelled"]) hear(`scheduled_message.${name}`);
 
 for (const button of document.querySelectorAll("[data-do]")) {
   button.addEventListener("click", async () => {
@@ -49,15 +95,19 @@ for (const button of document.querySelectorAll("[data-do]")) {
   });
 }
 
-function show(message) {
-  const event = JSON.parse(message.data);
-  const item = document.createElement("li");
-  item.textContent = `${event.type.slice(5)} ${event.subject.slice(0, 8)}`;
-  byId("stream").prepend(item);
-  while (byId("stream").children.length > 12) byId("stream").lastChild.remove();
-}
+byId("send").addEventListener("submit", async (submitted) => {
+  submitted.preventDefault();
+  const [user, account, channel, template, group] = Array.from({ length: 5 }, () => crypto.randomUUID());
+  const message = { account_id: account, channel_id: channel, template_id: template, contact_group_ids: [group],
+    total_recipients: Number(byId("recipients").value) };
+  const sent = performance.now();
+  const headers = { "Content-Type": "application/json", "X-User-ID": user };
+  const { id } = await json("/api/group-messages", { method: "POST", headers, body: JSON.stringify(message) });
+  Object.assign(mine, { id, sent, recorded: null, accepted: null, handled: null });
+  travelled("recorded");
+  drawStream(); // it may have come before the answer
+  await look();
+});
 
-const stream = new EventSource("/events?type=demo.order.*");
-for (const type of ["demo.order.placed", "demo.order.shipped"]) stream.addEventListener(type, show);
-setInterval(look, 500);
+setInterval(look, 600);
 look();
