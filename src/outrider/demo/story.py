@@ -55,6 +55,7 @@ async def perform(demo: Demo, seconds: float) -> Summary:
     await demo.act("crash")
     await asyncio.sleep(share)
     await demo.rest()
+    await demo.act("repair")  # what was refused for the last time while it was being repaired
     return Summary(state=await _settled(demo), waited=waited)
 
 

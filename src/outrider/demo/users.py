@@ -46,11 +46,12 @@ class Users:
             kind, message = self._chance.choice(restless)
             await self._move(kind, message, self._chance.choice(_NEXT[message["status"]]))
         elif self._chance.random() < 0.6:
-            await self.send()
+            self._known.append((_GROUP, await self.send()))
         else:
-            await self._schedule()
+            self._known.append((_SCHEDULED, await self._schedule()))
 
     async def send(self) -> dict[str, Any]:
+        """A group message, which is the caller's to go on with."""
         groups = [str(uuid4()) for _ in range(self._chance.randint(1, 4))]
         recipients = self._chance.randint(5, 500)
         return await self._create(_GROUP, contact_group_ids=groups, total_recipients=recipients)
@@ -61,8 +62,8 @@ class Users:
     async def _move(self, kind: str, message: dict[str, Any], status: str) -> None:
         message.update(await self._ask("PATCH", f"{kind}/{message['id']}", {"status": status}))
 
-    async def _schedule(self) -> None:
-        await self._create(
+    async def _schedule(self) -> dict[str, Any]:
+        return await self._create(
             _SCHEDULED,
             scheduled_at=f"2031-01-0{self._chance.randint(1, 9)}T09:00:00+01:00",
             timezone="Europe/Berlin",
@@ -73,9 +74,7 @@ class Users:
     async def _create(self, kind: str, **more: Any) -> dict[str, Any]:
         ids = {"channel_id": str(uuid4()), "template_id": str(uuid4())}
         account = self._chance.choice(self._accounts)
-        message = await self._ask("POST", kind, {"account_id": account, **ids, **more})
-        self._known.append((kind, message))
-        return message
+        return await self._ask("POST", kind, {"account_id": account, **ids, **more})
 
     async def _ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return dict(await ask(method, f"{self._api}/{path}", body, {"X-User-ID": self._user}))
