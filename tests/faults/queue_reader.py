@@ -15,6 +15,7 @@ class Delivery(NamedTuple):
     id: UUID
     aggregate: str
     n: int
+    replay: str | None = None
 
 
 async def declare(url: str, name: str, binding: str) -> None:
@@ -78,6 +79,7 @@ class Reader:
             UUID(message.message_id),
             str(message.headers["aggregate_id"]),
             json.loads(message.body)["n"],
+            message.headers.get("ce-replayid"),  # type: ignore[arg-type] # a text, or not there
         )
         self.deliveries.append(delivery)
         self._ids.add(delivery.id)

@@ -73,6 +73,14 @@ class RelayProcess:
     def terminate(self) -> None:
         self._process.terminate()
 
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+
+    def ended(self) -> int:
+        """Its exit code, when it has ended."""
+        return self._process.wait(60)
+
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -144,9 +145,26 @@ def test_replay_says_how_to_go_on_and_a_second_run_does_nothing_more(database: D
     assert count(database, "pending") == 3
 
 
+def test_replays_are_listed_so_that_they_can_go_on(database: Database) -> None:
+    filled(database, PUBLISHED)
+    none = outrider(database, "replay", "--list")
+    outrider(database, "replay", "--type", "t.1", "--yes")
+
+    for_people = outrider(database, "replay", "--list")
+    [replay] = facts(database, "replay", "--list")["replays"]
+
+    assert none.stdout == "there was none.\n"
+    assert "t.1" in for_people.stdout
+    assert (replay["id"], replay["filter"]["type"], replay["events"]) == (1, "t.1", 3)
+    assert replay["finished_at"] is not None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["replay", str(UUID(int=1)), str(UUID(int=2))], "takes one id"),
+        (["replay", "--resume", "1", "--type", "t.1"], "no filter"),
+        (["replay", "--resume", "0"], "0 is not in the range"),
         (["retry", "not-an-id"], "id: 'not-an-id'"),
         (["retry", "--since", "soon"], "since: 'soon'"),
         (["retry", "--state", "lost"], "'lost' is not one of"),

@@ -8,8 +8,9 @@ from outrider.cli.catalog import catalog
 from outrider.cli.dashboard import dashboard
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
-from outrider.cli.operations import discard, failed, purge, replay, retry, show, status
+from outrider.cli.operations import discard, failed, purge, retry, show, status
 from outrider.cli.relay import config, consume, relay
+from outrider.cli.replay import replay
 from outrider.cli.schema import schema
 
 

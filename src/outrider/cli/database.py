@@ -34,6 +34,10 @@ class CannotConnect(click.ClickException):
     exit_code = 3
 
 
+class Interrupted(click.ClickException):
+    exit_code = 130
+
+
 def _database_url(_: click.Context, __: click.Parameter, value: str) -> URL:
     return database_url(value)
 

@@ -1,24 +1,21 @@
-"""`outrider status`, `failed`, `show`, `retry`, `discard`, `purge`, `replay`: look and repair."""
+"""`outrider status`, `failed`, `show`, `retry`, `discard`, `purge`: look and repair."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.live import Live
-from rich.progress import Progress
 
 from outrider.cli.database import database_option, names_options, run
 from outrider.cli.filtering import filter_options
 from outrider.cli.shown import age, json_option, say, table
 from outrider.sql.filters import EventFilter
 from outrider.sql.inspector import OutboxInspector
-from outrider.sql.repair import OutboxRepair, Replay
-from outrider.sql.tables import PUBLISHED, OutboxTables
+from outrider.sql.repair import OutboxRepair
+from outrider.sql.tables import OutboxTables
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -203,61 +200,3 @@ purge = _action(
     "Delete published and discarded events for good.",
     "outrider purge --until 2026-01-01T00:00Z --yes",
 )
-
-
-@click.command()
-@database_option
-@names_options
-@filter_options
-@click.option("--to", metavar="SINK", help="To this sink instead of their own.")
-@click.option("--rate", type=click.FloatRange(min=0.1), help="Most events a second.")
-@click.option("--resume", type=int, metavar="NUMBER", help="Go on with this replay.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def replay(
-    *,
-    database: URL,
-    names: OutboxNames,
-    wanted: list[EventFilter],
-    to: str | None,
-    rate: float | None,
-    resume: int | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Send published events once more, marked as replayed, in order per aggregate.
-
-    Relays do the sending. Interrupted, it says how to go on; nothing is sent twice by that.
-
-    \b
-    outrider replay --since 2026-01-31T12:00Z --type 'order.*' --rate 500
-    outrider replay --aggregate-id 4711 --to archive
-    outrider replay --resume 12
-    """
-    state = None if to else PUBLISHED
-    (one,) = [replace(one, state=one.state or state) for one in wanted[:1]]
-
-    def replay_of(engine: AsyncEngine) -> Replay:
-        return Replay(engine, OutboxTables(names), who=getpass.getuser(), rate=rate)
-
-    async def count(engine: AsyncEngine) -> int:
-        return await OutboxInspector(engine, OutboxTables(names)).count(one, most=10**9)
-
-    async def begin(engine: AsyncEngine) -> int:
-        return await replay_of(engine).begin(one, to=to)
-
-    total = None if resume else run(database, count)
-    if total and not yes:
-        click.confirm(f"replay {total:,} events?", abort=True, err=True)
-    number = resume or run(database, begin)
-    click.echo(f"replay {number}; if interrupted: outrider replay --resume {number}", err=True)
-
-    async def go_on(engine: AsyncEngine) -> int:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("replaying", total=total)
-            return await replay_of(engine).run(
-                number, lambda done: progress.update(task, completed=done)
-            )
-
-    done = run(database, go_on)
-    say({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)

@@ -209,11 +209,13 @@ class OutboxInspector:
             rows = await db.execute(groups.group_by(some.handler_name).order_by(some.handler_name))
             return [(row[0], row[1], row[2]) for row in rows.all()]
 
-    async def actions(self, limit: int = 50) -> list[Row[Any]]:
-        """What people did, the latest first."""
+    async def actions(self, limit: int = 50, action: str | None = None) -> list[Row[Any]]:
+        """What people did, the latest first; of one kind, if it is named."""
         table = self._tables.actions
+        latest = select(table).order_by(table.c.id.desc()).limit(limit)
+        latest = latest if action is None else latest.where(table.c.action == action)
         async with self._reading() as db:
-            return list(await db.execute(select(table).order_by(table.c.id.desc()).limit(limit)))
+            return list(await db.execute(latest))
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:

@@ -167,13 +167,22 @@ class Replay:
         who: str = "unknown",
         rate: float | None = None,
     ) -> None:
-        """`rate` is the most events a second, None as fast as the database can."""
+        """`rate` is the most events a second, None as fast as the database can.
+
+        A tenth of them goes at a time, so that relays get an even flow.
+        """
         self._engine = engine
         self._tables = tables or OutboxTables()
         self._outbox, self._actions = self._tables.outbox, self._tables.actions
         self._who = who
-        self._step = STEP if rate is None else max(1, min(STEP, int(rate)))
+        self._step = STEP if rate is None else max(1, min(STEP, int(rate / 10)))
         self._pause = 0.0 if rate is None else self._step / rate
+
+    async def count(self, wanted: EventFilter, *, to: str | None = None) -> int:
+        """How many events there are to be replayed now."""
+        number = select(func.count()).select_from(self._outbox)
+        async with self._engine.connect() as db:
+            return await db.scalar(number.where(*self._where(wanted, to))) or 0
 
     async def begin(self, wanted: EventFilter, *, to: str | None = None) -> int:
         """Note what is to be replayed, up to the newest event of now; its number."""
@@ -201,9 +210,11 @@ class Replay:
             await asyncio.sleep(self._pause)
 
     async def _note_of(self, db: AsyncConnection, number: int) -> Row[Any]:
+        """Writing to it first keeps other runs of this replay waiting, in SQLite as well."""
         c = self._actions.c
-        query = select(self._actions).where(c.id == number, c.action == "replay")
-        row = (await db.execute(query.with_for_update())).one_or_none()
+        note = update(self._actions).where(c.id == number, c.action == "replay")
+        locked = note.values(events=c.events).returning(*c)
+        row = (await db.execute(locked)).one_or_none()
         if row is None:
             raise ConfigurationError(f"there is no replay {number}; see `outrider replay --list`")
         return row
@@ -213,10 +224,8 @@ class Replay:
         texts = json.loads(row.filter)
         to, wanted = texts.pop("to", None), EventFilter.parse(texts)
         c = self._outbox.c
-        # Taken from its own sink, an event must be published; for another, it is copied.
-        states = [] if to else [c.status == PUBLISHED]
-        query = select(c.position).where(*wanted.conditions(self._outbox), *states)
-        query = query.where(c.position > row.reached).order_by(c.position).limit(self._step)
+        query = select(c.position).where(*self._where(wanted, to), c.position > row.reached)
+        query = query.order_by(c.position).limit(self._step)
         positions = list(await db.scalars(query))
         if not positions:
             return 0, None
@@ -225,6 +234,11 @@ class Replay:
         else:
             await self._again(db, positions, row.id)
         return len(positions), positions[-1]
+
+    def _where(self, wanted: EventFilter, to: str | None) -> list[ColumnElement[bool]]:
+        """Taken from its own sink, an event must be published; for another, it is copied."""
+        states = [] if to else [self._outbox.c.status == PUBLISHED]
+        return [*wanted.conditions(self._outbox), *states]
 
     async def _progress(
         self, db: AsyncConnection, number: int, events: int, reached: int | None

@@ -1,0 +1,88 @@
+"""A replay that is killed and interrupted again and again: each event once more, in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from outrider.testing.services import Services
+from tests.faults.flow import FULL, SEED, Flow, flowing, fresh_database, until
+from tests.faults.queue_reader import Delivery
+from tests.faults.relay_process import RelayProcess
+
+EACH, RATE, STOPS = (1_000, 8_000, 12) if FULL else (20, 2_000, 2)
+AGGREGATES = 100
+EVENTS = EACH * AGGREGATES
+INTERRUPTED = 130
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize(("kind", "relays"), [("postgresql", 2), ("sqlite", 1)])
+async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_in_order(
+    services: Services, tmp_path: Path, kind: str, relays: int
+) -> None:
+    url = fresh_database(services) if kind == "postgresql" else f"sqlite:///{tmp_path}/outbox.db"
+    settings = {"OUTBOX_POLL_INTERVAL_MS": "100"}
+    async with flowing(url, services.rabbitmq.url, tmp_path, **settings) as flow:
+        # given
+        await flow.writers.record_many(EACH)
+        await flow.reader.start()
+        await flow.start_relays(relays)
+        await until(lambda: len(flow.reader.deliveries) == EVENTS, "all were published")
+        await flow.arrived()
+
+        # when: by turns with a signal that it hears and with one that it does not
+        for number in range(STOPS):
+            process = start(flow, None if number == 0 else 1)
+            reached = EVENTS * (number + flow.chance.random()) // (STOPS + 1)
+            await until(lambda: moved_beyond(flow, reached), f"{reached} were replayed")  # noqa: B023
+            stop(process, signal.SIGINT if number % 2 else signal.SIGKILL)
+        last = start(flow, 1)
+        await until(lambda: not last.is_alive, "the replay is done")
+        await until(lambda: len(flow.reader.deliveries) >= 2 * EVENTS, "all came once more")
+        await flow.arrived()
+        await flow.stop_relays()
+        await flow.reader.silence()
+
+        # then
+        assert json.loads(last.text.splitlines()[-1]) == {"replay": 1, "events": EVENTS}
+        first, again = flow.reader.deliveries[:EVENTS], flow.reader.deliveries[EVENTS:]
+        print(f"OUTRIDER_SEED={SEED}: {len(again)} replayed, {STOPS} times stopped")
+        assert sorted(d.id for d in again) == sorted(d.id for d in first)
+        assert {d.replay for d in first} == {None}
+        assert {d.replay for d in again} == {"1"}
+        assert reordered(again) == []
+
+
+def start(flow: Flow, resume: int | None) -> RelayProcess:
+    which = ("--yes",) if resume is None else ("--resume", str(resume))
+    log = flow.folder / "replay.log"
+    command = ("replay", *which, "--rate", str(RATE), "--json")
+    return RelayProcess({"DATABASE_URL": flow.database}, log, command)
+
+
+async def moved_beyond(flow: Flow, number: int) -> bool:
+    found = await flow.ask("SELECT events FROM outbox_actions")
+    return bool(found) and int(found[0][0]) > number
+
+
+def stop(process: RelayProcess, number: signal.Signals) -> None:
+    """The process is gone afterwards; told by SIGINT, it says how to go on."""
+    if number == signal.SIGKILL:
+        process.kill()
+        return
+    process.interrupt()
+    assert process.ended() == INTERRUPTED
+    assert "go on with: outrider replay --resume 1" in process.text
+
+
+def reordered(deliveries: list[Delivery]) -> list[str]:
+    per_aggregate = defaultdict(list)
+    for delivery in deliveries:
+        per_aggregate[delivery.aggregate].append(delivery.n)
+    return [a for a, numbers in per_aggregate.items() if numbers != sorted(numbers)]
