@@ -56,6 +56,18 @@ def source_of(url: str, name: str) -> EventSource:
             return RedisSource(url, stream=name, group=GROUP, config=lease)
 
 
+async def prepare_broker(url: str, name: str) -> None:
+    """What an administrator makes beforehand: here a source that never receives does."""
+    source = source_of(url, name)
+    if url.startswith("nats"):
+        from outrider.brokers.nats import NatsPublisher
+
+        await (publisher := NatsPublisher(url, stream=name, subject=name)).open()
+        await publisher.close()
+    await source.open()
+    await source.close()
+
+
 def consumer() -> EventConsumer:
     engine = create_async_engine(os.environ["EFFECTS_DATABASE"], pool_size=16)
     source = source_of(os.environ["OUTBOX_TO"], os.environ["OUTBOX_DESTINATION"])

@@ -12,10 +12,9 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider.brokers.nats import NatsPublisher
 from outrider.sql.schema import create_all
 from outrider.testing.services import Services
-from tests.faults.effects_app import EFFECTS, source_of
+from tests.faults.effects_app import EFFECTS, prepare_broker
 from tests.faults.flow import FULL, SEED, Flow, fresh_database, until
 from tests.faults.relay_process import RelayProcess
 
@@ -68,16 +67,6 @@ async def test_every_effect_once_and_in_order_whoever_is_killed(
         for process in processes:
             process.kill()
         await flow.close()
-
-
-async def prepare_broker(url: str, name: str) -> None:
-    """What an administrator makes beforehand: here a source that never receives does."""
-    source = source_of(url, name)
-    if url.startswith("nats"):
-        await (publisher := NatsPublisher(url, stream=name, subject=name)).open()
-        await publisher.close()
-    await source.open()
-    await source.close()
 
 
 async def effects_database(services: Services) -> str:

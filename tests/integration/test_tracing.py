@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, Tracer
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider import (
     ConsumerConfig,
@@ -20,15 +24,21 @@ from outrider import (
     EventEnvelope,
     ExponentialRetry,
     Outbox,
+    create_all,
 )
+from outrider.cli.publishers import publisher_of
 from outrider.context import trace_events_with
+from outrider.integrations.fastapi import EventContextMiddleware
 from outrider.observability.opentelemetry import (
     TracedPublisher,
     trace_recording,
     traced,
 )
+from outrider.settings import read_settings
 from outrider.testing.memory_broker import MemoryBroker
+from outrider.testing.services import Services
 from outrider.testing.spy import OutboxSpy
+from tests.faults.effects_app import prepare_broker, source_of
 
 CANARY = "canary-7b1"
 outbox = Outbox(wake_up=False)
@@ -95,6 +105,61 @@ async def test_one_trace_leads_from_the_request_to_the_handler(
     assert process.parent.span_id == create.context.span_id
     assert process.context.trace_id == request.context.trace_id
     assert [link.context.span_id for link in send.links] == [create.context.span_id]
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"])
+async def test_trace_of_an_http_request_goes_on_behind_every_broker(
+    services: Services,
+    tmp_path: Path,
+    tracer: Tracer,
+    exporter: InMemorySpanExporter,
+    kind: str,
+) -> None:
+    # given
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/outbox.db")
+    await create_all(engine)
+    url, name = getattr(services, kind).url, f"traced{uuid4().hex[:12]}"
+    await prepare_broker(url, name)
+    handler, trace_id, span_id = Handler(), uuid4().hex, uuid4().hex[:16]
+    publisher = publisher_of(read_settings({"to": url, "destination": name}, {}))
+
+    # when
+    transport = ASGITransport(shop(engine))
+    async with AsyncClient(transport=transport, base_url="http://shop") as client:
+        headers = {"traceparent": f"00-{trace_id}-{span_id}-01", "tracestate": "vendor=1"}
+        assert (await client.post("/orders", headers=headers)).status_code == 204
+    await OutboxSpy(engine).deliver(TracedPublisher(publisher, kind, tracer))
+    handlers = traced([("order.*", handler)], tracer)
+    async with EventConsumer(source_of(url, name), handlers):
+        await asyncio.wait_for(handler.done.wait(), 60)
+    await engine.dispose()
+
+    # then
+    spans = by_name(exporter)
+    create, send = spans["create order.placed"], spans[f"send {kind}"]
+    process = spans["process order.placed"]
+    assert create.parent is not None
+    assert process.parent is not None
+    assert format(create.parent.span_id, "016x") == span_id
+    assert process.parent.span_id == create.context.span_id
+    assert [link.context.span_id for link in send.links] == [create.context.span_id]
+    assert {format(s.context.trace_id, "032x") for s in (create, process)} == {trace_id}
+    assert process.context.trace_state.get("vendor") == "1"
+    assert CANARY not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+def shop(engine: AsyncEngine) -> FastAPI:
+    """An application that knows nothing of tracing."""
+    app = FastAPI()
+    app.add_middleware(EventContextMiddleware)
+
+    @app.post("/orders", status_code=204)
+    async def place() -> None:
+        async with engine.begin() as connection:
+            event = DomainEvent("order.placed", "order", CANARY, {"total": CANARY})
+            outbox.record(connection, event)
+
+    return app
 
 
 async def test_failure_is_told_by_its_class_and_nothing_of_the_event_is_shown(

@@ -14,14 +14,15 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[opentelemetry]'") from None
 
-from outrider.context import trace_events_with
+from outrider.context import current_metadata, trace_events_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-    from outrider.envelope import EventEnvelope
+    from outrider.envelope import EventEnvelope, EventMetadata
     from outrider.ports import EventHandler, EventPublisher
 
 _SYSTEM: Final = "outrider"
@@ -40,7 +41,10 @@ def trace_recording(tracer: Tracer | None = None) -> None:
         }
         carrier: dict[str, str] = {}
         with own.start_as_current_span(
-            f"create {event_type}", kind=SpanKind.PRODUCER, attributes=attributes
+            f"create {event_type}",
+            context=_parent(),
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
         ):
             propagate.inject(carrier)
         return carrier
@@ -116,7 +120,7 @@ class TracedHandler:
         with (
             self._tracer.start_as_current_span(
                 f"process {envelope.event_type}",
-                context=propagate.extract(_carrier_of(envelope)),
+                context=propagate.extract(_carrier(envelope.metadata)),
                 kind=SpanKind.CONSUMER,
                 attributes=attributes,
                 record_exception=False,
@@ -142,14 +146,20 @@ def _tracer() -> Tracer:
     return trace.get_tracer("outrider")
 
 
-def _carrier_of(envelope: EventEnvelope) -> dict[str, str]:
-    metadata = envelope.metadata
+def _parent() -> Context | None:
+    """The open span; without one, the trace that the request brought along."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    return propagate.extract(_carrier(current_metadata()))
+
+
+def _carrier(metadata: EventMetadata) -> dict[str, str]:
     found = {"traceparent": metadata.traceparent, "tracestate": metadata.tracestate}
     return {name: value for name, value in found.items() if value}
 
 
 def _context_of(envelope: EventEnvelope) -> trace.SpanContext:
-    context = propagate.extract(_carrier_of(envelope))
+    context = propagate.extract(_carrier(envelope.metadata))
     return trace.get_current_span(context).get_span_context()
 
 
