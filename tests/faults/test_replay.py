@@ -40,7 +40,7 @@ async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_
         for number in range(STOPS):
             process = start(flow, None if number == 0 else 1)
             reached = EVENTS * (number + flow.chance.random()) // (STOPS + 1)
-            await until(lambda: moved_beyond(flow, reached), f"{reached} were replayed")  # noqa: B023
+            await until(lambda: moved_beyond(flow, process, reached), f"{reached} were replayed")  # noqa: B023
             stop(process, signal.SIGINT if number % 2 else signal.SIGKILL)
         last = start(flow, 1)
         await until(lambda: not last.is_alive, "the replay is done")
@@ -63,12 +63,16 @@ def start(flow: Flow, resume: int | None) -> RelayProcess:
     which = ("--yes",) if resume is None else ("--resume", str(resume))
     log = flow.folder / "replay.log"
     command = ("replay", *which, "--rate", str(RATE), "--json")
-    return RelayProcess({"DATABASE_URL": flow.database}, log, command)
+    process = RelayProcess({"DATABASE_URL": flow.database}, log, command)
+    flow.relays.append(process)  # which the flow ends, whatever happens
+    return process
 
 
-async def moved_beyond(flow: Flow, number: int) -> bool:
+async def moved_beyond(flow: Flow, process: RelayProcess, number: int) -> bool:
     found = await flow.ask("SELECT events FROM outbox_actions")
-    return bool(found) and int(found[0][0]) > number
+    moved = bool(found) and int(found[0][0]) > number
+    assert moved or process.is_alive, process.text
+    return moved
 
 
 def stop(process: RelayProcess, number: signal.Signals) -> None:

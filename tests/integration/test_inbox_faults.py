@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.pool import QueuePool
 
-from outrider import DatabaseUnavailable, OutboxNames
+from outrider import DatabaseUnavailable
 from outrider.inbox import InboxCleanup
 from outrider.sql import schema
 from outrider.sql.inbox import SqlInbox, SqlProcessedEvents
@@ -201,12 +201,12 @@ async def consumer(services: Services) -> AsyncIterator[AsyncEngine]:
     await schema.create_all(owner)
     await Shop(owner).open()
     role = f"consumer_{uuid4().hex[:8]}"
-    grants = schema.grants(OutboxNames(), producer=role, relay=role, consumer=role)
+    [grant] = schema.grants(consumer=role)
     async with owner.begin() as connection:
         await connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'x'"))
-        await connection.execute(text(grants[-1]))
-        for grant in ("TABLE invoice", "SEQUENCE invoice_id_seq"):
-            await connection.execute(text(f"GRANT ALL ON {grant} TO {role}"))
+        await connection.execute(text(grant))
+        for own in ("TABLE invoice", "SEQUENCE invoice_id_seq"):
+            await connection.execute(text(f"GRANT ALL ON {own} TO {role}"))
     made = create_async_engine(owner.url.set(username=role, password="x"))
     yield made
     await made.dispose()

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psycopg
 import pytest
 from click.testing import CliRunner, Result
-from psycopg import errors
 from sqlalchemy import create_engine, make_url
 
 from outrider.cli.app import app
 from outrider.cli.database import masked
 from outrider.sql import schema
-from outrider.sql.names import OutboxNames
 from outrider.testing.services import Services
-from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, insert, pipe
+from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, pipe
 
 SECRET = "s3cr3t/+word"
 LATEST = schema.LATEST
@@ -252,105 +249,3 @@ def test_missing_library_is_named_with_the_extra(library: str) -> None:
 
     assert done.returncode == 1
     assert done.stderr == f"outrider: {library} is missing: pip install 'outrider[cli]'\n"
-
-
-@pytest.fixture
-def roles(services: Services, postgres: Database) -> Iterator[dict[str, str]]:
-    """The three roles, with nothing but the printed grants; URLs by what they are for."""
-    suffix = make_url(postgres.url).database
-    names = {what: f"{what}-{suffix}" for what in ("producer", "relay", "consumer")}
-    options = [f"--{what}-role={name}" for what, name in names.items()]
-    outrider("apply", "--schema", "app", DATABASE_URL=postgres.url)
-    postgres.run(*(f"CREATE ROLE \"{name}\" LOGIN PASSWORD 'x'" for name in names.values()))
-    pipe(services, postgres, outrider("print", "--schema=app", "--roles", *options).output)
-    url = make_url(postgres.url)
-    yield {
-        what: url.set(username=name, password="x").render_as_string(hide_password=False)
-        for what, name in names.items()
-    }
-    quoted = ", ".join(f'"{name}"' for name in names.values())
-    postgres.run(f"DROP OWNED BY {quoted}", f"DROP ROLE {quoted}")
-
-
-def attempt(url: str, sql: str) -> bool:
-    """Whether the role may do this."""
-    try:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(sql.encode())
-        return True
-    except errors.InsufficientPrivilege:
-        return False
-
-
-def test_producer_may_insert_and_nothing_else(roles: dict[str, str], postgres: Database) -> None:
-    producer = roles["producer"]
-
-    assert attempt(producer, insert("app.outbox"))
-    assert postgres.run("SELECT position, status FROM app.outbox") == [(1, "pending")]
-    for refused in (
-        "SELECT * FROM app.outbox",
-        "UPDATE app.outbox SET status = 'published'",
-        "DELETE FROM app.outbox",
-        "TRUNCATE app.outbox",
-        "SELECT * FROM app.processed_events",
-        "SELECT * FROM app.outbox_lanes",
-        "CREATE TABLE app.mine (x integer)",
-    ):
-        assert not attempt(producer, refused), refused
-
-
-def test_relay_may_settle_but_not_change_or_invent_events(
-    roles: dict[str, str], postgres: Database
-) -> None:
-    relay = roles["relay"]
-    postgres.run(insert("app.outbox"))
-
-    for allowed in (
-        "SELECT * FROM app.outbox FOR UPDATE SKIP LOCKED",
-        "UPDATE app.outbox SET status = 'failed', retry_count = 1, crash_count = 1, "
-        "next_retry_at = now(), last_error = 'no', published_at = now(), delivery = 1",
-        "INSERT INTO app.outbox_lanes (sink, lane) VALUES ('default', 1) ON CONFLICT DO NOTHING",
-        "SELECT * FROM app.outbox_lanes FOR UPDATE SKIP LOCKED",
-        "UPDATE app.outbox_sinks SET delivered = delivered + 1",
-        "DELETE FROM app.outbox_relays",
-        "SELECT max(version) FROM app.outbox_schema",
-    ):
-        assert attempt(relay, allowed), allowed
-    for refused in (
-        insert("app.outbox").replace("0190", "0191"),
-        "UPDATE app.outbox SET payload = '{}'",
-        "UPDATE app.outbox SET position = DEFAULT",
-        "UPDATE app.outbox SET aggregate_id = 'other'",
-        "TRUNCATE app.outbox",
-        "SELECT * FROM app.processed_events",
-        "INSERT INTO app.outbox_schema (version) VALUES (99)",
-    ):
-        assert not attempt(relay, refused), refused
-    assert attempt(relay, "DELETE FROM app.outbox")
-    assert outrider("check", "--schema=app", DATABASE_URL=relay).exit_code == 0
-
-
-def test_consumer_may_remember_and_forget(roles: dict[str, str]) -> None:
-    consumer = roles["consumer"]
-
-    for allowed in (
-        "INSERT INTO app.processed_events (event_id, handler_name) "
-        "VALUES (gen_random_uuid(), 'invoice') ON CONFLICT DO NOTHING",
-        "SELECT * FROM app.processed_events",
-        "DELETE FROM app.processed_events WHERE processed_at < clock_timestamp()",
-    ):
-        assert attempt(consumer, allowed), allowed
-    for refused in (
-        "UPDATE app.processed_events SET handler_name = 'x'",
-        "SELECT * FROM app.outbox",
-        insert("app.outbox"),
-    ):
-        assert not attempt(consumer, refused), refused
-
-
-def test_grants_without_a_schema_name_only_the_tables() -> None:
-    printed = schema.grants(OutboxNames(), producer="a", relay="b", consumer='c"d')
-
-    assert not [line for line in printed if "SCHEMA" in line]
-    assert printed[0] == 'GRANT INSERT ON "outbox" TO "a"'
-    assert printed[-1].endswith('TO "c""d"')

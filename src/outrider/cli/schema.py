@@ -12,12 +12,21 @@ from outrider.errors import ConfigurationError
 from outrider.sql import schema as steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import URL
 
     from outrider.sql.names import OutboxNames
 
 _VERSION = click.IntRange(0, steps.LATEST)
 _json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def _role_options(command: Callable[..., None]) -> Callable[..., None]:
+    for role in reversed(steps.ROLES):
+        option = click.option(f"--{role}-role", default=f"outrider_{role}", show_default=True)
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -57,10 +66,8 @@ def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -
 )
 @click.option("--from", "since", type=_VERSION, default=0, help="The version you have. Default: 0.")
 @click.option("--to", type=_VERSION, default=steps.LATEST, help="The version you want.")
-@click.option("--roles", is_flag=True, help="The GRANTs for three roles instead of the tables.")
-@click.option("--producer-role", default="outrider_producer", show_default=True)
-@click.option("--relay-role", default="outrider_relay", show_default=True)
-@click.option("--consumer-role", default="outrider_consumer", show_default=True)
+@click.option("--roles", is_flag=True, help="The GRANTs for these roles instead of the tables.")
+@_role_options
 @_json_option
 def print_sql(
     *,
@@ -82,7 +89,8 @@ def print_sql(
     """
     if roles and dialect != "postgresql":
         raise click.UsageError(f"--roles: {dialect} has no roles")
-    sql = _grants(names, **role) if roles else _statements(dialect, names, since, to)
+    named = {name.removesuffix("_role"): given for name, given in role.items()}
+    sql = steps.grants(names, **named) if roles else _statements(dialect, names, since, to)
     wrapped = ["BEGIN", *sql, "COMMIT"] if sql else []
     _say(as_json, {"statements": sql}, "\n".join(f"{statement};" for statement in wrapped))
 
@@ -122,12 +130,6 @@ def _statements(dialect: str, names: OutboxNames, since: int, to: int) -> list[s
         return steps.statements(dialect, names, since=since, to=to)
     except ConfigurationError as problem:
         raise click.UsageError(str(problem)) from None
-
-
-def _grants(
-    names: OutboxNames, producer_role: str, relay_role: str, consumer_role: str
-) -> list[str]:
-    return steps.grants(names, producer=producer_role, relay=relay_role, consumer=consumer_role)
 
 
 def _say(as_json: bool, facts: dict[str, Any], text: str) -> None:

@@ -314,7 +314,8 @@ class OutboxInspector:
             if found < COUNTED:
                 # All of them, and then the filter: the limit keeps the planner to this order.
                 few = replace(here, first=low, last=high).conditions(outbox)
-                return select(outbox).where(*few).limit(COUNTED).subquery(), top, 0
+                shown = [column for column in outbox.c if column.name != "payload"]
+                return select(*shown).where(*few).limit(COUNTED).subquery(), top, 0
             top = high + 1 if found < _SURVEYED else top
         return outbox, top, max(0, top - WINDOW)
 

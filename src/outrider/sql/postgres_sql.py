@@ -103,10 +103,10 @@ PARKED = f"""
 # Locking the lanes makes whoever takes them over wait until this is done, or be seen by it.
 _HELD = """
 held AS (
-    SELECT lane FROM {lanes} JOIN unnest($3::smallint[], $4::bigint[]) AS mine (lane, token)
-        USING (lane, token)
+    SELECT lane FROM {lanes} AS leased
+    JOIN unnest($3::smallint[], $4::bigint[]) AS mine (lane, token) USING (lane, token)
     WHERE sink = $1 AND owner = $2
-    FOR SHARE OF {lanes}
+    FOR SHARE OF leased
 )"""
 # $2 relay, $3 lanes, $4 tokens, $5 positions, $6 their lanes. The counter's row is locked until
 # the commit, so numbers become visible in their order: readers can follow them with a cursor.

@@ -41,6 +41,16 @@ STATE_COLUMNS: Final = (
     "delivery",
 )
 
+# What a follower of the deliveries reads.
+DELIVERED_COLUMNS: Final = (
+    *("sink", "delivery", "id", "event_type", "event_version", "aggregate_type"),
+    *("aggregate_id", "occurred_at", "payload", "metadata"),
+)
+
+ROLES: Final = ("producer", "relay", "consumer", "reader", "page", "operator")
+"""What database roles can be for: recording, relaying, handling, following a live stream, looking
+at the page without payloads, and repairing."""
+
 
 def statements(
     dialect_name: str, names: OutboxNames | None = None, *, since: int = 0, to: int = LATEST
@@ -51,19 +61,28 @@ def statements(
     return [*create, *_steps(dialect_name, names, since, to)]
 
 
-def grants(
-    names: OutboxNames | None = None, *, producer: str, relay: str, consumer: str
-) -> list[str]:
-    """The least that each of three PostgreSQL roles needs; the roles must exist."""
+def grants(names: OutboxNames | None = None, **roles: str) -> list[str]:
+    """The least that PostgreSQL roles need, by what they are for; the roles must exist.
+
+    `grants(producer="shop_api", relay="shop_relay")`; ROLES says what else there is.
+    """
     names = names or OutboxNames()
+    if unknown := set(roles) - set(ROLES):
+        raise ConfigurationError(f"role {', '.join(unknown)}: there is {', '.join(ROLES)}")
     quote = _preparer("postgresql", names).quote_identifier
-    given = {"producer": quote(producer), "relay": quote(relay), "consumer": quote(consumer)}
-    given["state_columns"] = ", ".join(STATE_COLUMNS)
-    template = (_FOLDER / "roles_postgresql.sql").read_text()
+    given = {role: quote(name) for role, name in roles.items()}
+    columns = OutboxTables(names).outbox.c.keys()
+    identifiers = _identifiers("postgresql", names) | {
+        "state_columns": ", ".join(STATE_COLUMNS),
+        "delivered_columns": ", ".join(DELIVERED_COLUMNS),
+        "shown_columns": ", ".join(column for column in columns if column != "payload"),
+    }
+    template = _split((_FOLDER / "roles_postgresql.sql").read_text())
+    wanted = [line for line in template if line.rpartition("{")[2].rstrip("}") in roles]
     if names.schema:
-        given["schema"] = quote(names.schema)
-        template = "GRANT USAGE ON SCHEMA {schema} TO {producer}, {relay}, {consumer};\n" + template
-    return _split(template.format(**_identifiers("postgresql", names) | given))
+        usage = f"GRANT USAGE ON SCHEMA {quote(names.schema)} TO {', '.join(given.values())}"
+        return [usage, *(line.format(**identifiers, **given) for line in wanted)]
+    return [line.format(**identifiers, **given) for line in wanted]
 
 
 def version(connection: Connection, names: OutboxNames | None = None) -> int:
