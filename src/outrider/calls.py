@@ -15,7 +15,7 @@ from outrider.errors import (
     DatabaseUnavailable,
     DecodeError,
 )
-from outrider.scopes import within
+from outrider.scopes import watch_for_skips, within
 from outrider.signals import EventHandled
 
 if TYPE_CHECKING:
@@ -191,8 +191,9 @@ class HandlerCalls:
                     if not await stack.enter_async_context(once):
                         return False
                 began.set()
+                skips = watch_for_skips()
                 await handler.handle(envelope)
-                return True
+                return not skips
         except (SystemExit, KeyboardInterrupt) as error:
             # Raised through a task, these would end the whole event loop.
             raise HandlerMisbehaved(f"raised {type(error).__name__}") from None

@@ -11,6 +11,7 @@ from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.pauses import Pause
 from outrider.ports import Inbox, ProcessedEventStore
 from outrider.running import Running
+from outrider.scopes import skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,6 +51,8 @@ class IdempotentHandler:
         async with self._inbox.once(envelope, self.name) as first:
             if first:
                 await self._handler.handle(envelope)
+            else:
+                skip(self.name)
 
     def __repr__(self) -> str:
         return f"<idempotent {self._handler!r}>"

@@ -26,6 +26,7 @@ ScopeFactory = Callable[[EventEnvelope], AbstractAsyncContextManager[Scope]]
 """Opens a scope for one handler and one event; what it gave ends with it."""
 
 _current: Final[ContextVar[Scope | None]] = ContextVar("outrider_scope", default=None)
+_skips: Final[ContextVar[list[str] | None]] = ContextVar("outrider_skips", default=None)
 
 
 def current_scope() -> Scope | None:
@@ -41,6 +42,21 @@ def within(scope: Scope) -> Iterator[Scope]:
         yield scope
     finally:
         _current.reset(token)
+
+
+def watch_for_skips() -> list[str]:
+    """Gets the names of handlers that skip an event, from now on and in this task."""
+    found: list[str] = []
+    _skips.set(found)
+    return found
+
+
+def skip(handler: str) -> None:
+    """Say that a handler has dealt with the event before; however deep it is wrapped, this is
+    heard by whoever called it."""
+    found = _skips.get()
+    if found is not None:
+        found.append(handler)
 
 
 class GivenScope:

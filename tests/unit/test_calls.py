@@ -12,6 +12,9 @@ import pytest
 
 from outrider import ConfigurationError, DatabaseUnavailable, DecodeError, EventEnvelope, Handlers
 from outrider.calls import HandlerCalls
+from outrider.inbox import IdempotentHandler, MemoryProcessedEvents
+from outrider.observability.opentelemetry import TracedHandler
+from outrider.ports import EventHandler
 from outrider.scopes import GivenScope, Scope, current_scope
 from outrider.signals import EventHandled, Signal
 from tests.unit.shop import AccountOpened
@@ -174,6 +177,25 @@ async def test_every_call_is_told_with_its_outcome() -> None:
     outcomes = [(s.handler, s.outcome) for s in told if isinstance(s, EventHandled)]
     assert outcomes == [("ok", "ok"), ("seen", "duplicate"), ("bad", "retry"), ("bad", "dead")]
     assert handlers[1].calls == 0
+
+
+@pytest.mark.parametrize("wrap", [lambda handler: handler, TracedHandler])
+async def test_what_an_idempotent_handler_skips_is_a_duplicate(
+    wrap: Callable[[IdempotentHandler], EventHandler],
+) -> None:
+    outcomes, envelope, work = list[str](), created(), Handler("invoice", fine)
+    handler = wrap(IdempotentHandler(work, MemoryProcessedEvents()))
+
+    def note(signal: Signal) -> None:
+        assert isinstance(signal, EventHandled)
+        outcomes.append(signal.outcome)
+
+    calls = HandlerCalls(on_signal=note)
+    for _ in range(2):
+        assert await calls.deliver(envelope, [handler]) == []
+        calls.forget(envelope.event_id)
+
+    assert (outcomes, work.calls) == (["ok", "duplicate"], 1)
 
 
 async def test_each_handler_has_a_scope_of_its_own_which_ends_with_it() -> None:
