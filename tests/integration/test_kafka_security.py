@@ -15,7 +15,8 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.testing.services import Services
 from outrider.testing.services.kafka import Kafka
 from outrider.testing.services.ports import free_ports
-from tests.integration.kafka_topics import event, unique
+from tests.integration.kafka_topics import administering, event, unique
+from tests.integration.relay_environment import publisher_from
 
 PASSWORD, CANARY = "sesame-30f", "canary-9d4"
 LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -96,6 +97,31 @@ async def test_events_travel_over_tls_with_a_password(secure: SecureKafka) -> No
     await source.close()
 
     assert [delivery.envelope for delivery in found] == [sent]
+
+
+async def test_relay_needs_nothing_but_a_url_for_tls_and_a_password(secure: SecureKafka) -> None:
+    topic, sent = unique(), event()
+    url = f"kafka://shop:{PASSWORD}@{secure.secure}?ca_file={secure.certificate}&partitions=3"
+    publisher, source = publisher_from(url, topic), KafkaSource(url, topic, group="g")
+
+    await publisher.open()
+    await publisher.publish(sent)
+    await publisher.close()
+    await source.open()
+    found = []
+    while not found:
+        found = list(await source.receive(10))
+    await source.close()
+
+    assert [delivery.envelope for delivery in found] == [sent]
+    assert await partitions_of(secure.url, topic) == 3
+    assert PASSWORD not in f"{publisher!r} {source!r}"
+
+
+async def partitions_of(url: str, topic: str) -> int:
+    async with administering(url) as admin:
+        [described] = await admin.describe_topics([topic])
+        return len(described["partitions"])
 
 
 async def test_wrong_password_is_one_clear_error_without_it(secure: SecureKafka) -> None:

@@ -39,6 +39,7 @@ from tests.integration.nats_streams import (
     start_guarded,
     unique,
 )
+from tests.integration.relay_environment import publisher_from
 
 SHORT = NatsConfig(publish_timeout=timedelta(seconds=2), connect_timeout=timedelta(seconds=2))
 
@@ -476,6 +477,19 @@ async def test_tls_with_own_authority(encrypted: Guarded, certificate: Path) -> 
         await publisher.publish_all([event(str(n), data=b"x" * 9000) for n in range(200)])
 
         assert str(publisher).startswith("<NatsPublisher tls://127.0.0.1:")
+
+
+async def test_relay_needs_nothing_but_a_url_for_tls_and_a_password(
+    encrypted: Guarded, certificate: Path
+) -> None:
+    name, url = unique(), f"{encrypted.url_of('app')}?ca_file={certificate}&replicas=1"
+    publisher = publisher_from(url, name)
+
+    await publisher.open()
+    await publisher.publish(event())
+    await publisher.close()
+
+    assert PASSWORD not in repr(publisher)
 
 
 async def test_certificate_that_proves_nothing_is_refused(encrypted: Guarded) -> None:

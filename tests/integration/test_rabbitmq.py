@@ -451,13 +451,16 @@ async def test_tls_with_own_authority_and_client_certificate(url: str, certifica
         client_key=certificates / f"{ours}.key",
     )
 
-    async with (
-        tls_in_front_of(url, context) as proxy,
-        publishing(proxy, name, config=config) as publisher,
-    ):
-        await publisher.publish_all([event(str(n), data=b"x" * 9000) for n in range(200)])
+    files = f"client_certificate={certificates}/{ours}.pem&client_key={certificates}/{ours}.key"
+    query = f"?heartbeat=20&ca_file={certificates}/{ours}.pem&{files}"
 
-    assert len(await messages_in(url, name)) == 200
+    async with tls_in_front_of(url, context) as proxy:
+        async with publishing(proxy, name, config=config) as publisher:
+            await publisher.publish_all([event(str(n), data=b"x" * 9000) for n in range(200)])
+        async with publishing(proxy + query, name) as publisher:
+            await publisher.publish(event())
+
+    assert len(await messages_in(url, name)) == 201
 
 
 @pytest.mark.parametrize(

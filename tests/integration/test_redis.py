@@ -32,6 +32,7 @@ from outrider.testing.conformance.sending import kinds, outcomes_of
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
 from tests.integration.redis_users import with_documented_rights, with_user
+from tests.integration.relay_environment import publisher_from
 
 CANARY = "canary-7b1"
 QUICK = RedisConfig(connect_timeout=timedelta(seconds=1), call_timeout=timedelta(seconds=1))
@@ -490,6 +491,27 @@ async def test_tls_with_own_authority_and_client_certificate(
         await publisher.publish_all(events(3))
 
     assert await admin.xlen(stream) == 3
+
+
+async def test_relay_needs_nothing_but_a_url_for_tls_and_a_user(
+    tls: tuple[str, Path], admin: Redis, stream: str
+) -> None:
+    url, folder = tls
+    await admin.execute_command("ACL", "SETUSER", "shop", "on", f">{CANARY}", "~*", "+@all")
+    files = f"client_certificate={folder}/certificate.pem&client_key={folder}/key.pem"
+    query = f"ca_file={folder}/certificate.pem&{files}&max_length=1000"
+    publisher = publisher_from(f"{with_tls_user(url, 'shop', CANARY)}?{query}", stream)
+
+    await publisher.open()
+    await publisher.publish_all(events(3))
+    await publisher.close()
+
+    assert await admin.xlen(stream) == 3
+    assert CANARY not in repr(publisher)
+
+
+def with_tls_user(url: str, user: str, password: str) -> str:
+    return url.replace("rediss://", f"rediss://{user}:{password}@", 1)
 
 
 async def test_certificate_that_is_not_trusted_is_a_configuration_error(

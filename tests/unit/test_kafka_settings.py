@@ -35,7 +35,7 @@ async def test_publisher_says_where_it_sends_to(url: str, shown: str) -> None:
         "kafka://host:0",
         "kafka://host:70000",
         "kafka://one,,two",
-        f"kafka://user:{CANARY}@host:9092",
+        f"kafka://user@{CANARY}:host",
         f"kafka://host:9092?password={CANARY}",
     ],
 )

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer, errors  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
 from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
 
-from outrider.brokers.kafka.config import KafkaConfig, parse_servers
+from outrider.brokers.kafka.config import KafkaConfig, read_url
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
@@ -47,9 +47,8 @@ class Cluster:
     """Where to connect to, and how. What its methods raise is translated."""
 
     def __init__(self, url: str, config: KafkaConfig | None) -> None:
-        self.config = config or KafkaConfig()
+        self._servers, self.config = read_url(url, config or KafkaConfig())
         self.patience = self.config.connect_timeout.total_seconds()
-        self._servers = parse_servers(url)
         self._settings = self.config.for_client()
         self._endings: set[asyncio.Task[None]] = set()
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
+from outrider.url_settings import split_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _SERVER: Final = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+)(:(?P<port>\d{1,5}))?", re.ASCII)
 _MAX_PORT: Final = 65_535
@@ -56,8 +59,14 @@ class KafkaConfig:
     committed before `acknowledge` returns."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """What the listener speaks."""
+    ca_file: Path | None = None
+    """Trusted instead of the system's authorities."""
+    client_certificate: Path | None = None
+    """Shown to the broker, with its key in the same file or in `client_key`."""
+    client_key: Path | None = None
+    """The key of `client_certificate`, if it lies in a file of its own."""
     ssl_context: ssl.SSLContext | None = None
-    """Whom to trust, and the client's certificate; None trusts the system's authorities."""
+    """Instead of the three above, with whatever it verifies."""
     sasl_mechanism: str = "PLAIN"
     """Or SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER."""
     sasl_plain_username: str | None = field(default=None, repr=False)
@@ -79,8 +88,13 @@ class KafkaConfig:
         ]
         if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             problems.append("security_protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-        if self.ssl_context and not self.uses_tls:
-            problems.append("ssl_context needs security_protocol SSL or SASL_SSL")
+        files = self.ca_file or self.client_certificate
+        if (self.ssl_context or files) and not self.uses_tls:
+            problems.append("ssl_context and certificates need security_protocol SSL or SASL_SSL")
+        if self.ssl_context and files:
+            problems.append("ssl_context excludes ca_file and client_certificate")
+        if self.client_key and not self.client_certificate:
+            problems.append("client_key needs client_certificate")
         problems += self._login_problems()
         if problems:
             raise ConfigurationError(f"KafkaConfig: {'; '.join(problems)}")
@@ -105,21 +119,46 @@ class KafkaConfig:
         """What all of aiokafka's clients are told."""
         settings = {name: getattr(self, name) for name in _CLIENT}
         if self.uses_tls and self.ssl_context is None:
-            settings["ssl_context"] = ssl.create_default_context()
+            settings["ssl_context"] = self._trusting()
         return settings
 
+    def _trusting(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.client_certificate:
+                context.load_cert_chain(self.client_certificate, self.client_key)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise ConfigurationError(f"KafkaConfig: ca_file or certificate: {why}") from error
+        return context
 
-def parse_servers(url: str) -> list[str]:
-    """`kafka://host:9092,other:9092`, with or without the scheme.
 
-    No error repeats any part of the URL: what is misplaced in it is often a password.
+def read_url(url: str, config: KafkaConfig) -> tuple[list[str], KafkaConfig]:
+    """`kafka://user:password@host:9092,other:9092?ca_file=…`, with or without the scheme.
+
+    A login makes it SASL and a certificate TLS, unless the protocol is given too. No error
+    repeats any part of the URL: what is misplaced in it is often a password.
     """
-    servers = url.removeprefix("kafka://").removesuffix("/").split(",")
+    bare, found = split_settings(url, config)
+    login, at, servers = bare.removeprefix("kafka://").rpartition("@")
+    if at:
+        user, _, password = login.partition(":")
+        found["sasl_plain_username"] = unquote(user)
+        found["sasl_plain_password"] = unquote(password)
+    if config.security_protocol == "PLAINTEXT" and "security_protocol" not in found:
+        found["security_protocol"] = ("SASL_" if at else "") + (
+            "SSL" if {"ca_file", "client_certificate"} & set(found) else "PLAINTEXT"
+        )
+    return _parse_servers(servers), replace(config, **found)
+
+
+def _parse_servers(text: str) -> list[str]:
+    servers = text.removesuffix("/").split(",")
     for server in servers:
         found = _SERVER.fullmatch(server)
         if not found or not 0 < int(found["port"] or 1) <= _MAX_PORT:
             raise ConfigurationError(
-                "bad Kafka URL: write kafka://host:9092,other:9092; "
-                "user and password belong into KafkaConfig"
+                "bad Kafka URL: write kafka://user:password@host:9092,other:9092, user and "
+                "password percent-encoded; behind a ? may stand what KafkaConfig has"
             )
     return servers

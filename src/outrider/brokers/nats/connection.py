@@ -17,6 +17,7 @@ from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableEr
 
 from outrider.brokers.nats.config import NatsConfig, Server, parse_url, tls_context
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.url_settings import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +124,8 @@ class Cluster:
 
     def __init__(self, url: str | Sequence[str], config: NatsConfig | None) -> None:
         self.config = config or NatsConfig()
+        if isinstance(url, str):
+            url, self.config = with_url_settings(url, self.config)
         self._servers = parse_url(url)
         self._tls = tls_context(self._servers, self.config)
 

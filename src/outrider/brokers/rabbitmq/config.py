@@ -5,14 +5,17 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from outrider.errors import ConfigurationError
+from outrider.url_settings import with_url_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from outrider.brokers.rabbitmq.address import Address
+
+    Config = TypeVar("Config", bound="ConnectionConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,11 @@ class RabbitMQSourceConfig(ConnectionConfig):
         if self.dead_letter_exchange == "":
             problems.append("dead_letter_exchange needs a name")
         return problems
+
+
+def read_url(url: str, config: Config) -> tuple[str, Config]:
+    """The address, and the settings behind its ?; the heartbeat there has a meaning of its own."""
+    return with_url_settings(url, config, leave=("heartbeat",))
 
 
 def tls_context(address: Address, config: ConnectionConfig) -> ssl.SSLContext | None:

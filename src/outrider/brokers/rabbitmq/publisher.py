@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pamqp.base import Frame
 
 from outrider.brokers.rabbitmq.batch import Batch
-from outrider.brokers.rabbitmq.config import RabbitMQConfig
+from outrider.brokers.rabbitmq.config import RabbitMQConfig, read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
 from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import Topology, declarations
@@ -45,7 +45,7 @@ class RabbitMQPublisher(Opened):
         topology: Topology | None = None,
         config: RabbitMQConfig | None = None,
     ) -> None:
-        self._config = config or RabbitMQConfig()
+        url, self._config = read_url(url, config or RabbitMQConfig())
         self._connection = Connection(url, self._config, self._declare)
         self._exchange = exchange
         self._declarations = declarations((topology or Topology()).with_exchange(exchange))

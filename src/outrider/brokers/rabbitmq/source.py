@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 from pamqp.base import Frame
 
-from outrider.brokers.rabbitmq.config import RabbitMQSourceConfig
+from outrider.brokers.rabbitmq.config import RabbitMQSourceConfig, read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
 from outrider.brokers.rabbitmq.dead_letters import DeadLetters
 from outrider.brokers.rabbitmq.messages import CHANNEL
@@ -47,7 +47,7 @@ class RabbitMQSource(Opened):
         ordered: bool = True,
         config: RabbitMQSourceConfig | None = None,
     ) -> None:
-        self._config = config or RabbitMQSourceConfig()
+        url, self._config = read_url(url, config or RabbitMQSourceConfig())
         self._queue = queue
         letters = self._config.dead_letter_exchange
         self._plans = plans_for(queue, topology or Topology(), letters, ordered=ordered)

@@ -18,6 +18,7 @@ from outrider.ports import (
     raise_unless_accepted,
 )
 from outrider.running import Opened
+from outrider.url_settings import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ class RedisPublisher(Opened):
     def __init__(
         self, url: str, *, stream: str = "events", config: RedisConfig | None = None
     ) -> None:
-        self._config = config or RedisConfig()
+        url, self._config = with_url_settings(url, config or RedisConfig())
         self._is_pattern = _check_pattern(stream)
         self._stream = stream if self._is_pattern else stream.format()
         self._links = Links(url, self._config, self._check)

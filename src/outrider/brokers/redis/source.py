@@ -12,6 +12,7 @@ from outrider.brokers.redis.messages import to_dead_letter
 from outrider.brokers.redis.readers import Group, OrderedReader, Reader, SharedReader
 from outrider.errors import BrokerUnavailable, ConfigurationError, LeaseLost, OutriderError
 from outrider.running import Opened
+from outrider.url_settings import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ class RedisSource(Opened):
     ) -> None:
         if not stream or not group:
             raise ConfigurationError("a Redis source needs the name of a stream and of a group")
-        self._config = config or RedisConfig()
+        url, self._config = with_url_settings(url, config or RedisConfig())
         self._links = Links(url, self._config)
         self._group = Group(self._links, stream, group)
         self._dead_letters = dead_letter_stream or f"{stream}.dlq"

@@ -1,0 +1,69 @@
+"""Settings behind the ? of a broker's URL: whatever its config has, written as text."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote
+
+from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from _typeshed import DataclassInstance
+
+    Config = TypeVar("Config", bound=DataclassInstance)
+
+
+def _seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "int": int,
+    "str": str,
+    "Path": Path,
+    "timedelta": _seconds,
+}
+
+
+def with_url_settings(
+    url: str, config: Config, *, leave: Collection[str] = ()
+) -> tuple[str, Config]:
+    """The URL without its settings, and the config with them."""
+    bare, found = split_settings(url, config, leave=leave)
+    return bare, replace(config, **found) if found else config
+
+
+def split_settings(
+    url: str, config: DataclassInstance, *, leave: Collection[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """What the URL says of the config's fields, and the rest of it, for the adapter to judge.
+
+    No error repeats a value: what is misplaced in a URL is often a password.
+    """
+    bare, _, query = url.partition("?")
+    parsers = {each.name: _PARSERS.get(_kind(each.type)) for each in fields(config)}
+    found, rest, problems = dict[str, Any](), list[str](), list[str]()
+    for part in query.split("&") if query else ():
+        name, _, text = part.partition("=")
+        parse = None if name in leave else parsers.get(name)
+        if parse is None:
+            rest.append(part)
+            continue
+        try:
+            found[name] = parse(unquote(text))
+        except (ValueError, OverflowError):
+            problems.append(f"{name} behind the ? of the URL is not understood")
+    if problems:
+        raise ConfigurationError(f"{type(config).__name__}: {'; '.join(problems)}")
+    return bare + ("?" + "&".join(rest) if rest else ""), found
+
+
+def _kind(annotation: Any) -> str:
+    """The type's name; one of several given words is a text."""
+    name = str(annotation).removesuffix(" | None")
+    return "str" if name.startswith("Literal") else name
