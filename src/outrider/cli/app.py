@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from outrider.cli.catalog import catalog
+from outrider.cli.completion import completion
 from outrider.cli.dashboard import dashboard
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
@@ -19,12 +20,20 @@ from outrider.cli.schema import schema
 def app() -> None:
     """The transactional outbox for Python.
 
-    Exit codes: 0 fine, 1 a problem was found, 2 wrong usage, 3 the database cannot be reached.
+    Exit codes: 0 fine, 1 a problem was found, 2 wrong usage, 3 the database cannot be reached,
+    130 interrupted.
+
+    \b
+    outrider demo
+    outrider schema apply --database postgresql://app@localhost/shop
+    outrider relay --database postgresql://app@localhost/shop --to amqp://localhost
+    outrider status --watch
+    eval "$(outrider completion bash)"
     """
 
 
 for command in (
-    *(schema, relay, consume, config, doctor, catalog, dashboard, demo),
+    *(schema, relay, consume, config, doctor, catalog, dashboard, demo, completion),
     *(status, failed, show, retry, discard, purge, replay),
 ):
     app.add_command(command)

@@ -11,6 +11,7 @@ import click
 from outrider.catalog import asyncapi, breaks
 from outrider.catalog import catalog as read_catalog
 from outrider.cli.serving import named_module
+from outrider.cli.shown import json_option, say
 from outrider.errors import ConfigurationError
 
 _modules = click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
@@ -30,8 +31,9 @@ def catalog() -> None:
 @_modules
 @click.option("--asyncapi", "as_asyncapi", is_flag=True, help="As an AsyncAPI 3 document.")
 @click.option("--title", default="Events", help="The title of that document.")
+@click.option("--json", is_flag=True, expose_value=False, help="As always: there is no other form.")
 def show(*, modules: tuple[str, ...], as_asyncapi: bool, title: str) -> None:
-    """Print every event type of these modules with the schema of its payload.
+    """Print every event type of these modules with the schema of its payload, as JSON.
 
     \b
     outrider catalog show shop.events --asyncapi --title Shop
@@ -48,7 +50,8 @@ def show(*, modules: tuple[str, ...], as_asyncapi: bool, title: str) -> None:
     required=True,
     help="What `outrider catalog show` printed for the release that runs now.",
 )
-def check(*, modules: tuple[str, ...], against: Path) -> None:
+@json_option
+def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
     """Exit with 1 if an event class has changed in a way that breaks rows or consumers.
 
     \b
@@ -59,7 +62,7 @@ def check(*, modules: tuple[str, ...], against: Path) -> None:
     except ValueError:
         raise click.UsageError(f"{against} is not JSON") from None
     problems = breaks(before, _read(modules))
-    click.echo("\n".join(problems) or "nothing breaks.")
+    say({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
     raise SystemExit(1 if problems else 0)
 
 
