@@ -13,8 +13,9 @@ from outrider.cli.publishers import publisher_of
 from outrider.cli.relay import settings_options
 from outrider.cli.shown import json_option, say, table
 from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.findings import Examinable, Finding
 from outrider.settings import Settings, read_settings
-from outrider.sql.checkup import Finding, check_database
+from outrider.sql.checkup import check_database
 from outrider.sql.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -68,16 +69,18 @@ def _broker(settings: Settings) -> list[Finding]:
         publisher = publisher_of(settings)
     except ConfigurationError as problem:
         return [Finding("broker", "fault", str(problem), "see `outrider relay --help`")]
-    return [asyncio.run(_reach(publisher))]
+    return asyncio.run(_reach(publisher))
 
 
-async def _reach(publisher: EventPublisher) -> Finding:
+async def _reach(publisher: EventPublisher) -> list[Finding]:
     try:
         await publisher.open()
+        found = await publisher.examine() if isinstance(publisher, Examinable) else []
     except BrokerUnavailable as error:
-        return Finding("broker", "fault", str(error), "is it running, and is the address right?")
+        return [Finding("broker", "fault", str(error), "is it running, and is the address right?")]
     except ConfigurationError as error:
-        return Finding("broker", "fault", str(error), "change what it says; waiting will not help")
+        cure = "change what it says; waiting will not help"
+        return [Finding("broker", "fault", str(error), cure)]
     finally:
         await publisher.close()
-    return Finding("broker", "fine", f"{publisher} answers, and has what is needed")
+    return [Finding("broker", "fine", f"{publisher} answers, and has what is needed"), *found]

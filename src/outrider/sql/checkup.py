@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import text
 
 from outrider.errors import OutriderError
+from outrider.findings import Finding
 from outrider.sql import schema
 from outrider.sql.inspector import OutboxInspector
 from outrider.sql.tables import OutboxTables
@@ -17,23 +18,30 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-_MINUTES: Final = 10
+_OLD_TRANSACTION: Final = timedelta(minutes=10)
 _OLD: Final = 60.0
+_ALL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _SETTING: Final = text("SELECT current_setting(:name)")
+_MAY: Final = text("SELECT has_table_privilege(:table, :privilege)")
+_MAY_UPDATE: Final = text("SELECT has_column_privilege(:table, :column, 'UPDATE')")
+_OPEN_TRANSACTIONS: Final = text("""
+SELECT who, cure, clock_timestamp() - since AS age FROM (
+    SELECT 'the transaction of process ' || pid AS who, xact_start AS since,
+        'SELECT pg_terminate_backend(' || pid || ')' AS cure
+    FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+    UNION ALL
+    SELECT 'the prepared transaction ' || quote_literal(gid), prepared,
+        'ROLLBACK PREPARED ' || quote_literal(gid)
+    FROM pg_prepared_xacts
+) AS open ORDER BY since LIMIT 1
+""")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    subject: str
-    verdict: Literal["fine", "warning", "fault"]
-    text: str
-    cure: str = ""
-
-
-async def check_database(engine: AsyncEngine, tables: OutboxTables | None = None) -> list[Finding]:
-    """Everything that can be seen from here; a fault keeps events from being delivered."""
+async def check_database(
+    engine: AsyncEngine, tables: OutboxTables | None = None, *, old: timedelta = _OLD_TRANSACTION
+) -> list[Finding]:
+    """Everything that can be seen from here; `old` is how long transactions may be open."""
     known = tables or OutboxTables()
     problems = await schema.check(engine, known.names)
     found = [Finding("schema", "fault", *_split(problem)) for problem in problems]
@@ -42,7 +50,7 @@ async def check_database(engine: AsyncEngine, tables: OutboxTables | None = None
     found = [Finding("schema", "fine", f"version {schema.LATEST}, all indexes are there")]
     async with engine.connect() as db:
         if db.dialect.name == "postgresql":
-            found += [finding async for finding in _postgres(db, known)]
+            found += [finding async for finding in _postgres(db, known, old)]
         else:
             found += [finding async for finding in _sqlite(db)]
     found += [finding async for finding in _flow(OutboxInspector(engine, known))]
@@ -56,8 +64,17 @@ def _split(problem: str) -> tuple[str, str]:
     return (text, cure) if text else (problem, "")
 
 
-async def _postgres(db: AsyncConnection, tables: OutboxTables) -> AsyncIterator[Finding]:
+async def _postgres(
+    db: AsyncConnection, tables: OutboxTables, old: timedelta
+) -> AsyncIterator[Finding]:
     yield await _privileges(db, tables)
+    yield await _setting(
+        db,
+        "fsync",
+        bad=("off",),
+        text="a crash of the machine may damage the whole database",
+        cure="ALTER SYSTEM SET fsync = on",
+    )
     yield await _setting(
         db,
         "synchronous_commit",
@@ -80,7 +97,7 @@ async def _postgres(db: AsyncConnection, tables: OutboxTables) -> AsyncIterator[
         text="this server takes no changes; is it a standby?",
         cure="connect to the primary",
     )
-    yield await _oldest_transaction(db)
+    yield await _oldest_transaction(db, old)
     yield await _notifications(db)
 
 
@@ -100,39 +117,39 @@ async def _setting(
 
 
 async def _privileges(db: AsyncConnection, tables: OutboxTables) -> Finding:
-    """What a relay needs; a producer needs less."""
-    wanted = {"outbox": ("SELECT", "DELETE"), "lanes": ("SELECT", "INSERT", "UPDATE")}
-    query = text("SELECT has_table_privilege(:table, :privilege)")
-    pairs = [
-        (tables.names.quoted(key, db.dialect), privilege)
+    """What a relay needs; a producer needs less, and a person who repairs needs more."""
+    wanted = {"outbox": ("SELECT", "DELETE"), **dict.fromkeys(("lanes", "relays", "sinks"), _ALL)}
+    names = {key: tables.names.quoted(key, db.dialect) for key in wanted}
+    missing = [
+        f"{privilege} on {names[key]}"
         for key, privileges in wanted.items()
         for privilege in privileges
+        if not await db.scalar(_MAY, {"table": names[key], "privilege": privilege})
     ]
-    missing = [
-        f"{privilege} on {table}"
-        for table, privilege in pairs
-        if not await db.scalar(query, {"table": table, "privilege": privilege})
+    missing += [
+        f"UPDATE ({column}) on {names['outbox']}"
+        for column in schema.STATE_COLUMNS
+        if not await db.scalar(_MAY_UPDATE, {"table": names["outbox"], "column": column})
     ]
     if missing:
         cure = "grant them as `outrider schema print --roles` shows"
         return Finding("privileges", "fault", f"missing: {', '.join(missing)}", cure)
-    return Finding("privileges", "fine", "enough for a relay")
+    payload = {"table": names["outbox"], "column": "payload"}
+    more = ", and more: it may change what events say" * bool(await db.scalar(_MAY_UPDATE, payload))
+    return Finding("privileges", "fine", f"enough for a relay{more}")
 
 
-async def _oldest_transaction(db: AsyncConnection) -> Finding:
-    query = text(
-        "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::int AS age "
-        "FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() "
-        "ORDER BY xact_start LIMIT 1"
-    )
-    row = (await db.execute(query)).one_or_none()
-    if row is None or row.age < _MINUTES * 60:
+async def _oldest_transaction(db: AsyncConnection, old: timedelta) -> Finding:
+    """One that stays open keeps vacuum from removing what is settled; prepared ones as well."""
+    row = (await db.execute(_OPEN_TRANSACTIONS)).one_or_none()
+    if row is None or row.age < old:
         return Finding("transactions", "fine", "none is old")
     return Finding(
         "transactions",
         "warning",
-        f"process {row.pid} holds one open for {row.age // 60} minutes: nothing is cleaned up",
-        f"find out what it does; SELECT pg_terminate_backend({row.pid}) ends it",
+        f"{row.who} is open for {row.age.total_seconds() // 60:.0f} minutes: "
+        "nothing is cleaned up, and claims get slower",
+        f"find out what it does; {row.cure} ends it",
     )
 
 

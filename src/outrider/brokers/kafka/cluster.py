@@ -13,10 +13,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-
 from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
 
 from outrider.brokers.kafka.config import KafkaConfig, read_url
+from outrider.brokers.kafka.durability import examine
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
+
+    from outrider.findings import Finding
 
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[\w.-]{1,249}", re.ASCII)
 _USUAL_REPLICAS: Final = 3
@@ -98,6 +101,16 @@ class Cluster:
                         await asyncio.sleep(_A_MOMENT)  # until this broker has heard of them
             except errors.KafkaConnectionError as error:
                 raise await self._why() or error from None
+            finally:
+                await admin.close()
+
+    async def examine(self, topics: Collection[str]) -> list[Finding]:
+        admin = AIOKafkaAdminClient(**self.client(self.patience))
+        with self.translating():
+            try:
+                async with asyncio.timeout(self.patience):
+                    await admin.start()
+                    return await examine(admin, topics)
             finally:
                 await admin.close()
 

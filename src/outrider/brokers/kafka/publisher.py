@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from outrider.brokers.kafka.config import KafkaConfig
     from outrider.brokers.kafka.records import Place
     from outrider.envelope import EventEnvelope
+    from outrider.findings import Finding
 
 _FIELDS: Final = ("aggregate_type", "event_type")
 _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
@@ -73,6 +74,10 @@ class KafkaPublisher(Opened):
             if self._producer is not None:
                 self._drop(self._producer)
         await self._cluster.ended()
+
+    async def examine(self) -> list[Finding]:
+        """What an acknowledgement is worth here."""
+        return await self._cluster.examine(self._fixed)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

@@ -11,6 +11,7 @@ from nats.js.errors import BadRequestError, NotFoundError
 from outrider.brokers.nats.batch import Batch
 from outrider.brokers.nats.config import check_names, covers
 from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
+from outrider.brokers.nats.durability import examine
 from outrider.brokers.nats.messages import MessageWriter
 from outrider.brokers.nats.pipeline import Pipeline
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from outrider.brokers.nats.config import NatsConfig
     from outrider.envelope import EventEnvelope
+    from outrider.findings import Finding
 
 _EXISTS_ALREADY: Final = 10058
 
@@ -70,6 +72,14 @@ class NatsPublisher(Opened):
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
                 await pipeline.connection.end()
+
+    async def examine(self) -> list[Finding]:
+        """What an acknowledgement is worth here."""
+        connection = (await self._opened()).connection
+        try:
+            return examine(await connection.js.stream_info(self._stream))
+        except NATS_ERRORS as error:
+            raise self._cluster.translate(error, connection) from error
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

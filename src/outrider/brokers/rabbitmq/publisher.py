@@ -11,6 +11,7 @@ from pamqp.base import Frame
 from outrider.brokers.rabbitmq.batch import Batch
 from outrider.brokers.rabbitmq.config import RabbitMQConfig, read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
+from outrider.brokers.rabbitmq.durability import examine
 from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import Topology, declarations
 from outrider.brokers.rabbitmq.wire import Lost, Wire
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outrider.envelope import EventEnvelope
+    from outrider.findings import Finding
 
 _CHUNK: Final = 65_536
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
@@ -48,7 +50,8 @@ class RabbitMQPublisher(Opened):
         url, self._config = read_url(url, config or RabbitMQConfig())
         self._connection = Connection(url, self._config, self._declare)
         self._exchange = exchange
-        self._declarations = declarations((topology or Topology()).with_exchange(exchange))
+        self._topology = (topology or Topology()).with_exchange(exchange)
+        self._declarations = declarations(self._topology)
         self._writer = MessageWriter(exchange, self._config.source)
         self._max_size = self._config.max_message_size
 
@@ -65,6 +68,10 @@ class RabbitMQPublisher(Opened):
     async def close(self) -> None:
         """What is in flight becomes unknown; `open` makes the publisher usable again."""
         await self._connection.close()
+
+    async def examine(self) -> list[Finding]:
+        """What a confirmation is worth here."""
+        return examine(self._topology)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

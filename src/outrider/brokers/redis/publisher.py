@@ -6,6 +6,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outrider.brokers.redis.config import RedisConfig
+from outrider.brokers.redis.durability import examine
 from outrider.brokers.redis.links import Link, Links, pack
 from outrider.brokers.redis.messages import to_fields
 from outrider.errors import ConfigurationError, OutriderError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from outrider.brokers.redis.links import Command
     from outrider.envelope import EventEnvelope
+    from outrider.findings import Finding
 
 _BLOCK: Final = 1024 * 1024
 _MULTI: Final = pack(("MULTI",))
@@ -72,6 +74,10 @@ class RedisPublisher(Opened):
     async def close(self) -> None:
         """What is in flight becomes unknown; `open` makes the publisher usable again."""
         await self._links.close()
+
+    async def examine(self) -> list[Finding]:
+        """What an acknowledgement is worth here."""
+        return await examine(self._links)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

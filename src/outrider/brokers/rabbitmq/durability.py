@@ -1,0 +1,36 @@
+"""What a confirmation of this topology is worth; AMQP shows no more of a queue than its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outrider.findings import Finding
+
+if TYPE_CHECKING:
+    from outrider.brokers.rabbitmq.topology import Queue, Topology
+
+
+def examine(topology: Topology) -> list[Finding]:
+    passing = [exchange.name for exchange in topology.exchanges if not exchange.durable]
+    found = [
+        Finding("exchanges", "warning", f"{name} is gone after a restart", "make it durable")
+        for name in passing
+    ]
+    if not passing:
+        found.append(Finding("exchanges", "fine", "durable, and messages are persistent"))
+    if not topology.queues:
+        text = "those of others are not seen from here; one that is not durable loses messages"
+        return [*found, Finding("queues", "fine", text)]
+    return [*found, *(_queue(queue) for queue in topology.queues)]
+
+
+def _queue(queue: Queue) -> Finding:
+    arguments = queue.all_arguments()
+    limits = {"x-max-length", "x-max-length-bytes"} & set(arguments)
+    if limits and arguments.get("x-overflow", "drop-head") == "drop-head":
+        text = f"{queue.name} drops its oldest messages when it is full"
+        return Finding("queues", "warning", text, "set x-overflow to reject-publish")
+    if arguments.get("x-queue-type") == "quorum":
+        return Finding("queues", "fine", f"{queue.name}: quorum, survives the loss of a node")
+    text = f"{queue.name}: durable on one node; a quorum queue survives the loss of one"
+    return Finding("queues", "fine", text)
