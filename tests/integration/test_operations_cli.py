@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -73,6 +79,91 @@ def test_status_says_what_waits_for_people_and_programs(database: Database) -> N
 
     assert "default" in for_people.stdout
     assert (sink["pending"], sink["failed"], sink["estimated"]) == (3, 3, False)
+
+
+def test_status_shows_rate_time_to_empty_and_who_works(database: Database) -> None:
+    filled(
+        database,
+        FAILED,
+        "UPDATE outbox SET next_retry_at = '2999-01-01 00:00:00' WHERE position = 2",
+        "UPDATE outbox SET status = 'published', delivery = 1, published_at = CURRENT_TIMESTAMP "
+        "WHERE position = 4",
+        "INSERT INTO outbox_relays (id, name, sink, started_at, expires_at) VALUES "
+        "('0190163d8694739b9d0b12b3c4d5e6f7', 'here:1', 'default', '2000-01-01 00:00:00', "
+        "'2999-01-01 00:00:00'), "
+        "('0190163d8694739b9d0b12b3c4d5e6f8', 'gone:1', 'default', '2000-01-01 00:00:00', "
+        "'2000-01-01 00:00:00')",
+        "INSERT INTO outbox_lanes (sink, lane, owner) VALUES "
+        "('default', 1, '0190163d8694739b9d0b12b3c4d5e6f7'), "
+        "('default', 2, '0190163d8694739b9d0b12b3c4d5e6f7')",
+    )
+
+    shown = outrider(database, "status").stdout
+    told = facts(database, "status")
+
+    [sink] = told["sinks"]
+    assert (sink["pending"], sink["retrying"], sink["failed"]) == (2, 1, 3)
+    assert sink["oldest"] >= 0
+    assert sink["rate"] > 0
+    assert sink["time_to_empty"] == pytest.approx(2 / sink["rate"])
+    assert [(r["name"], r["lanes"], r["alive"]) for r in told["relays"]] == [
+        ("here:1", 2, True),
+        ("gone:1", 0, False),
+    ]
+    for word in ("pending", "retrying", "failed", "oldest", "per second", "empty in"):
+        assert word in shown
+    assert "here:1 (2 lanes)" in shown
+    assert "gone:1" not in shown
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    made = Database(f"sqlite:///{tmp_path}/shop.db")
+    filled(made)
+    return made
+
+
+WATCH = (sys.executable, "-W", "error", "-m", "outrider", "status", "--watch", "--every", "0.1")
+
+
+def test_watching_gives_programs_a_line_each_time_and_ends_well(sqlite: Database) -> None:
+    environment = {**os.environ, "DATABASE_URL": sqlite.url, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*WATCH, "--json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as watching:
+        assert watching.stdout is not None
+        lines = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        _, complaints = watching.communicate(timeout=60)
+
+    assert [line["sinks"][0]["pending"] for line in lines] == [6, 6, 6]
+    assert (watching.returncode, complaints) == (0, b"")
+
+
+def test_watching_on_a_terminal_ends_well_on_ctrl_c(sqlite: Database) -> None:
+    environment = {**os.environ, "DATABASE_URL": sqlite.url, "TERM": "xterm", "COLUMNS": "160"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        WATCH,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as watching:
+        os.close(theirs)
+        screen = b""
+        while screen.count(b"default") < 2:  # drawn, and drawn again
+            screen += os.read(ours, 4096)
+        watching.send_signal(signal.SIGINT)
+        with suppress(OSError):  # the terminal is gone when nobody has it open
+            while more := os.read(ours, 4096):
+                screen += more
+        watching.wait(60)
+    os.close(ours)
+
+    assert watching.returncode == 0
+    assert b"Traceback" not in screen
+    assert b"\x1b[?25h" in screen  # the cursor is back
 
 
 def test_failed_groups_by_error_and_tells_scripts_by_its_exit_code(database: Database) -> None:

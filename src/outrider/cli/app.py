@@ -9,10 +9,11 @@ from outrider.cli.completion import completion
 from outrider.cli.dashboard import dashboard
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
-from outrider.cli.operations import discard, failed, purge, retry, show, status
+from outrider.cli.operations import discard, failed, purge, retry, show
 from outrider.cli.relay import config, consume, relay
 from outrider.cli.replay import replay
 from outrider.cli.schema import schema
+from outrider.cli.status import status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -1,17 +1,15 @@
-"""`outrider status`, `failed`, `show`, `retry`, `discard`, `purge`: look and repair."""
+"""`outrider failed`, `show`, `retry`, `discard`, `purge`: look and repair."""
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
 
 from outrider.cli.database import database_option, names_options, run
 from outrider.cli.filtering import filter_options
-from outrider.cli.shown import age, json_option, say, table
+from outrider.cli.shown import json_option, say, table
 from outrider.sql.filters import EventFilter
 from outrider.sql.inspector import OutboxInspector
 from outrider.sql.repair import OutboxRepair
@@ -25,55 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outrider.sql.names import OutboxNames
-    from outrider.sql.seen import RelayLine, SinkState
-
-
-@click.command()
-@database_option
-@names_options
-@click.option("--watch", is_flag=True, help="Show it again every two seconds until Ctrl-C.")
-@json_option
-def status(*, database: URL, names: OutboxNames, watch: bool, as_json: bool) -> None:
-    """Show what waits, what failed, how fast it goes and who works.
-
-    \b
-    outrider status --database sqlite:///shop.db
-    outrider status --watch
-    """
-
-    async def look(engine: AsyncEngine) -> tuple[list[SinkState], list[RelayLine]]:
-        inspector = OutboxInspector(engine, OutboxTables(names))
-        return await inspector.sinks(), await inspector.relays()
-
-    async def keep_looking(engine: AsyncEngine) -> None:
-        with Live(_overview(*await look(engine)), auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(2)
-                live.update(_overview(*await look(engine)), refresh=True)
-
-    if watch:
-        run(database, keep_looking)
-        return
-    sinks, relays = run(database, look)
-    say({"sinks": sinks, "relays": relays}, _overview(sinks, relays), as_json=as_json)
-
-
-def _overview(sinks: list[SinkState], relays: list[RelayLine]) -> Table:
-    heads = ("sink", "pending", "retrying", "failed", "oldest", "per second", "empty in", "relays")
-    rows = [
-        (
-            state.sink,
-            f"~{state.pending:,}" if state.estimated else state.pending,
-            state.retrying,
-            state.failed,
-            state.oldest,
-            state.rate,
-            age(state.time_to_empty) if state.pending else "-",
-            ", ".join(f"{r.name} ({r.lanes})" for r in relays if r.sink == state.sink) or "none",
-        )
-        for state in sinks
-    ]
-    return table("outbox", heads, rows)
 
 
 @click.command()

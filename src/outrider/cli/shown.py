@@ -23,7 +23,7 @@ def say(facts: Any, text: str | Table | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, default=_plain))
     elif isinstance(text, Table):
-        Console(width=None if _is_wide() else 160).print(text)
+        Console(width=None if is_terminal() else 160).print(text)
     elif text:
         click.echo(text)
 
@@ -83,5 +83,5 @@ def _plain(value: object) -> Any:
             return str(value)
 
 
-def _is_wide() -> bool:
+def is_terminal() -> bool:
     return Console().is_terminal
