@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -182,3 +184,24 @@ async def test_without_tracing_events_carry_no_trace(database: AsyncEngine) -> N
     [envelope] = await OutboxSpy(database).waiting()
 
     assert envelope.metadata.traceparent is None
+
+
+SET_UP = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from outrider import InMemoryEventBus
+from outrider.cli.numbers import traced
+
+bus = InMemoryEventBus()
+assert traced(bus, "default") is bus
+trace.set_tracer_provider(TracerProvider())
+print(type(traced(bus, "default")).__name__)
+"""
+
+
+def test_relay_process_traces_its_batches_if_tracing_was_set_up() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SET_UP], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "TracedPublisher\n"

@@ -1,4 +1,4 @@
-"""The numbers that a relay shows, if the library for them is there."""
+"""The numbers and spans that a relay shows, if the libraries for them are there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from outrider.observability.logging import log_signals
 
 if TYPE_CHECKING:
     from outrider.cli.health import Numbers
+    from outrider.ports import EventPublisher
     from outrider.signals import OnSignal, Signal
     from outrider.sql.inspector import OutboxInspector
 
@@ -29,6 +30,18 @@ def counted(inspector: OutboxInspector) -> tuple[OnSignal, Numbers | None]:
         return _latest()
 
     return on_signal, numbers
+
+
+def traced(publisher: EventPublisher, sink: str) -> EventPublisher:
+    """With a span for each batch, if tracing was set up, as `opentelemetry-instrument` does."""
+    try:
+        from opentelemetry import trace
+
+        from outrider.observability.opentelemetry import TracedPublisher
+    except ModuleNotFoundError:
+        return publisher
+    nobody_looks = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return publisher if nobody_looks else TracedPublisher(publisher, sink)
 
 
 def numbers_of_process() -> Numbers | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.cli.database import database_url
-from outrider.cli.numbers import counted, numbers_of_process
+from outrider.cli.numbers import counted, numbers_of_process, traced
 from outrider.cli.publishers import publisher_of
 from outrider.cli.serving import parts_of, run_until_signal, serve, serving_options
 from outrider.consumer import EventConsumer
@@ -126,7 +126,8 @@ async def _relay(settings: Settings, health: str | None) -> None:
     store = SqlOutbox(engine, tables, sink=sink, park=park)
     on_signal, numbers = counted(OutboxInspector(engine, tables))
     config = settings.relay_config()
-    made = OutboxRelay(store, publisher_of(settings), config, on_signal=on_signal)
+    publisher = traced(publisher_of(settings), sink)
+    made = OutboxRelay(store, publisher, config, on_signal=on_signal)
     try:
         await run_until_signal([made], health, numbers)
     finally:
