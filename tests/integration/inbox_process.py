@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from sqlalchemy.event import listen
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outrider import EventEnvelope
@@ -23,9 +24,10 @@ async def main(url: str, where: str, event: str) -> None:
         await invoice(event, session)
         if where == "between effect and commit":
             say_and_wait(where)
+        # At the very first commit, so that nothing more can be written after it.
+        listen(session.sync_session, "after_commit", lambda _: say_and_wait(where))
 
     await shop.deliver(EventEnvelope.from_json(event), work)
-    say_and_wait("between commit and acknowledgement")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,10 @@ async def test_outage_costs_no_attempts_and_ends_by_itself(
     await record(database, *range(50))
 
     async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: len(watch.of(s.BatchPublished)) >= 2)
+        assert await states(database) == {"pending": 50}
         await watch.until(lambda: len(watch.of(s.BatchPublished)) >= 4)
+        assert set(await column(database, "retry_count")) == {0}
         assert len(watch.of(s.SinkUnavailable)) == 1
         up = True
         await watch.until(lambda: published(watch) == 50)
@@ -219,6 +222,7 @@ async def test_sink_that_raises_unavailable_is_paused_for(
     async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 1)
 
+    assert await column(database, "retry_count") == [0]
     assert watch.of(s.SinkUnavailable)[0].reason == "down"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutbox
 from outrider.ports import OutboxStore, RefusedEvent
 from outrider.sql.floors import Floors
+from outrider.sql.links import Links
 from outrider.sql.postgres import PostgresOutbox
 from outrider.sql.rows import LANES, aggregate_key
 from outrider.testing.services import Services
@@ -108,6 +111,65 @@ async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
     assert await store.forget(timedelta(days=7), 2) == 1
     assert await store.forget(timedelta(days=7), 2) == 0
     assert await column(database, "position") == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.fault("E16")
+@pytest.mark.parametrize("given_up_by", ["cancellation", "deadline"])
+async def test_connection_of_a_call_that_was_given_up_is_never_used_again(
+    postgres: AsyncEngine, given_up_by: str
+) -> None:
+    """Its reply may still be on its way, and would be taken for the answer to the next call."""
+    links = Links(postgres, deadline=60.0)
+    first = await links.run(backend)
+
+    if given_up_by == "cancellation":
+        call = asyncio.create_task(links.run(lambda link: link.execute("SELECT pg_sleep(60)")))
+        await until_it_sleeps(postgres)
+        call.cancel()
+        await asyncio.wait({call})
+    else:
+        links._deadline = 0.05
+        with pytest.raises(DatabaseUnavailable):
+            await links.run(lambda link: link.execute("SELECT pg_sleep(60)"))
+        links._deadline = 60.0
+
+    assert await links.run(backend) != first
+    await links.close()
+
+
+async def backend(link: Any) -> int:
+    return int(await link.fetchval("SELECT pg_backend_pid()"))
+
+
+async def until_it_sleeps(engine: AsyncEngine) -> None:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    async with asyncio.timeout(60), engine.connect() as connection:
+        while not await connection.scalar(text(query)):  # noqa: ASYNC110 - a server is asked
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.fault("T1")
+@pytest.mark.parametrize("wrong_by", [3600, -3600])
+async def test_leases_follow_the_clock_of_the_database(
+    postgres: AsyncEngine, wrong_by: int
+) -> None:
+    """A relay whose own clock is fast takes nothing early; one that is slow keeps what it has."""
+    store = SqlOutbox(postgres)
+    await store.open(lambda _source: None)
+    if wrong_by > 0:
+        await store.lease(uuid4(), "right", LEASE)
+
+    url = postgres.url.render_as_string(hide_password=False)
+    script = Path(__file__).with_name("wrong_clock_process.py")
+    relay = await asyncio.create_subprocess_exec(
+        sys.executable, script, url, str(wrong_by), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await relay.communicate()
+    heir = await store.lease(uuid4(), "heir", LEASE)
+
+    assert int(said) == (0 if wrong_by > 0 else LANES)
+    assert not heir.lanes
+    await store.close()
 
 
 class Clock:

@@ -33,6 +33,8 @@ class ClaimSuite:
 
             assert ids(every) == ids(events)
             assert {event.lane for event in some} == {every[0].lane}
+            lanes = {(event.envelope.aggregate_id, event.lane) for event in every}
+            assert len(lanes) == 20, "an aggregate has one lane, so one relay at a time"
             assert ids(few) == ids(events[:7])
             assert [event.position for event in every] == sorted(e.position for e in every)
 
@@ -125,6 +127,7 @@ class ClaimSuite:
         chance = random.Random(seed)  # noqa: S311 - to repeat it, not to hide it
         async with store_harness.opened() as one, store_harness.opened() as other:
             history = History(store_harness, [Relay(one), Relay(other)], chance)
+            await history.begin()
             for _ in range(60):
                 await history.step()
             await history.drain()

@@ -28,6 +28,11 @@ class History:
         self.delivered: dict[UUID, int] = {}
         self.out_of_order: list[UUID] = []
 
+    async def begin(self) -> None:
+        """All have lanes; some of the harm is done only by two relays at work side by side."""
+        for relay in self._relays * 2:
+            await self._lease(relay)
+
     async def step(self) -> None:
         relay, what = self._chance.choice(self._relays), self._chance.random()
         if what < 0.1:
@@ -35,7 +40,7 @@ class History:
         elif what < 0.2:
             await self._record()
         elif what < 0.4:
-            await relay.lease()
+            await self._lease(relay)
         elif what < 0.7:
             await self._claim(relay)
         else:
@@ -61,6 +66,13 @@ class History:
         events = happened(*(self._chance.randrange(5) for _ in range(4)))
         self.recorded |= {e.event_id: int(e.aggregate_id) for e in events}
         await self._harness.record(events)
+
+    async def _lease(self, relay: Relay) -> None:
+        """With empty hands it keeps no more than its share."""
+        surplus = (await relay.lease()).surplus
+        if surplus and not self._hands[relay]:
+            await relay.store.release(relay.id, surplus)
+            relay.tokens = {n: token for n, token in relay.tokens.items() if n not in surplus}
 
     async def _claim(self, relay: Relay) -> None:
         """A relay that lost its lanes does not know it, and publishes all the same."""
