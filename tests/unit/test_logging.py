@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from outrider.observability.logging import EventFormatter, log_signals
+from outrider.observability.logging import EventFormatter, RedactingFilter, log_signals
 from outrider.signals import EventFailed, EventHandled, LanesChanged
 
 FORMATTER = EventFormatter("%(levelname)s %(message)s")
@@ -59,3 +62,48 @@ def test_plain_text_line_leaves_out_what_nobody_knows(caplog: pytest.LogCaptureF
         "event_type=order.placed attempt=1 outcome=ok duration_ms=2.0"
     )
     assert lanes_line == "INFO relay one has 64 lanes"
+
+
+@given(st.text(), st.text())
+def test_whatever_strangers_have_named_a_record_stays_one_line(said: str, found: str) -> None:
+    record = logging.LogRecord("outrider.relay", logging.INFO, __file__, 1, said, (), None)
+    record.correlation_id = found
+
+    line = FORMATTER.format(record)
+
+    assert line.isprintable()
+
+
+def test_readable_text_is_left_as_it_is() -> None:
+    record = logging.LogRecord("outrider.relay", logging.INFO, __file__, 1, "Käse 🧀", (), None)
+
+    assert FORMATTER.format(record) == "INFO Käse 🧀"
+
+
+@pytest.mark.parametrize(
+    ("logger", "level", "withheld"),
+    [
+        ("aiokafka.producer.producer", logging.DEBUG, True),
+        ("aiokafka", logging.ERROR, False),
+        ("aiokafka_of_somebody_else", logging.DEBUG, False),
+        ("aiormq.channel", logging.ERROR, True),
+        ("sqlalchemy.engine.Engine", logging.INFO, True),
+        ("sqlalchemy.engine.Engine", logging.WARNING, False),
+        ("outrider.relay", logging.DEBUG, False),
+    ],
+)
+def test_loggers_that_quote_payloads_say_only_that_they_spoke(
+    logger: str, level: int, withheld: bool
+) -> None:
+    try:
+        raise ValueError("canary-7b1")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord(logger, level, __file__, 1, "sent %s", ("canary-7b1",), error)
+
+    passed = RedactingFilter().filter(record)
+
+    line = FORMATTER.format(record)
+    assert passed
+    assert ("canary-7b1" not in line) == withheld
+    assert ("test_logging.py:1" in line) == withheld

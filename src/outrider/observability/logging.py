@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from outrider import signals as s
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
 
     _StateSignal = (
@@ -33,6 +34,15 @@ _NAMES: Final = (
     *("sink", "consumer", "handler", "event_id", "event_type", "correlation_id"),
     *("attempt", "outcome", "duration_ms", "reason"),
 )
+QUOTING: Final = {
+    "aiokafka": logging.DEBUG,
+    "aiormq": logging.DEBUG,
+    "aiormq.channel": logging.CRITICAL,
+    "aiosqlite": logging.DEBUG,
+    "sqlalchemy.engine": logging.INFO,
+}
+"""Loggers that are known to write down payloads, with the highest level at which they do."""
+
 _relay: Final = logging.getLogger("outrider.relay")
 _consumer: Final = logging.getLogger("outrider.consumer")
 _audit: Final = logging.getLogger("outrider.audit")
@@ -66,18 +76,46 @@ def log_signals(signal: s.Signal) -> None:
 
 
 class EventFormatter(logging.Formatter):
-    """For plain text: ends a line with what is said of its event, as name=value."""
+    """For plain text: ends a line with what is said of its event, as name=value. What strangers
+    have named cannot begin a line of its own, nor move the cursor of a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is given
         found = ((name, getattr(record, name, None)) for name in _NAMES)
         facts = [f"{name}={_quoted(value)}" for name, value in found if value is not None]
-        return " ".join([super().formatMessage(record), *facts])
+        return _one_line(" ".join([super().formatMessage(record), *facts]))
+
+
+class RedactingFilter(logging.Filter):
+    """For handlers: withholds what other libraries say about messages and rows, all of it.
+
+    A client that explains itself at DEBUG writes down whole bodies. Of such a record, its level,
+    logger and place are left. `up_to` names loggers, each with the level up to which it talks so.
+    """
+
+    def __init__(self, up_to: Mapping[str, int] = QUOTING) -> None:
+        super().__init__()
+        self._up_to = up_to
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if any(
+            record.levelno <= level and f"{record.name}.".startswith(f"{name}.")
+            for name, level in self._up_to.items()
+        ):
+            record.msg = f"withheld, it may quote an event: {record.filename}:{record.lineno}"
+            record.args = record.exc_info = record.exc_text = record.stack_info = None
+        return True
 
 
 def _quoted(value: object) -> str:
     """So that a stranger's correlation id cannot pass for several facts."""
     text = str(value)
     return repr(text) if " " in text else text
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _log_state(signal: _StateSignal) -> None:
