@@ -8,7 +8,7 @@ from uuid import UUID  # noqa: TC003
 
 import msgspec
 
-from outrider.codec import decode_error
+from outrider.codec import UNREADABLE, decode_error
 from outrider.envelope import EventEnvelope, EventMetadata
 from outrider.errors import DecodeError, InvalidEvent
 
@@ -67,7 +67,7 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
     """The envelope again, from the attributes (without prefix) and the body of a message."""
     try:
         found = msgspec.convert(dict(attributes), _Attributes, strict=False)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise decode_error("cloud event", error) from None
     metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
     try:
@@ -96,6 +96,6 @@ def from_structured(text: bytes | str) -> EventEnvelope:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data = bytes(fields.pop("data", b"{}"))
         attributes = {name: msgspec.json.decode(raw, type=str) for name, raw in fields.items()}
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise decode_error("cloud event", error) from None
     return from_attributes(attributes, data)

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 # One alphabet that routing keys, subjects, headers and URLs all take as it is.
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,254}")
 
+_SHOWN: Final = 255  # of a stranger's text, in an error that may end up in a log
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What reading JSON of strangers raises: also for bytes that are no text, and for deep nesting."""
 _QUOTED_VALUE: Final = re.compile(r"Invalid (enum )?value .*?(?= - at |$)", re.DOTALL)
 
 
 def check_type_name(name: object) -> str:
     if not isinstance(name, str) or not _TYPE_NAME.fullmatch(name):
         raise InvalidEvent(
-            f"event type {name!r}: use 1 to 255 letters, digits and _ . : / -, e.g. 'order.placed'"
+            f"event type {str(name)[:_SHOWN]!r}: "
+            "use 1 to 255 letters, digits and _ . : / -, e.g. 'order.placed'"
         )
     return name
 
@@ -117,7 +122,8 @@ class EventTypes:
         kind = self._by_name.get(name)
         if kind is None:
             raise DecodeError(
-                f"unknown event type {name!r}: no event class with this type has been imported"
+                f"unknown event type {name[:_SHOWN]!r}: "
+                "no event class with this type has been imported"
             )
         return kind
 
@@ -135,7 +141,7 @@ class EventTypes:
             payload = self._upcast(kind, payload, version)
         try:
             return kind.codec.decode(payload)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise decode_error(f"{event_type} version {kind.version}", error) from None
 
     def _upcast(self, kind: EventType, data: bytes | str, version: int) -> bytes:
@@ -178,13 +184,20 @@ def serialize_event(event: Any, limits: Limits = DEFAULT_LIMITS) -> str:
 def parse_payload(data: bytes | str, owner: str) -> Payload:
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise decode_error(owner, error) from None
 
 
-def decode_error(owner: str, error: msgspec.DecodeError) -> DecodeError:
-    """msgspec names path and expected type; only for enums and literals it quotes the value."""
-    return DecodeError(f"{owner}: {_QUOTED_VALUE.sub(r'invalid value', str(error))}")
+def decode_error(owner: str, error: Exception) -> DecodeError:
+    match error:
+        case UnicodeError():
+            why = "it is no valid Unicode text"
+        case RecursionError():
+            why = "it is nested too deeply"
+        case _:
+            # msgspec names path and expected type; only for enums and literals it quotes the value.
+            why = _QUOTED_VALUE.sub("invalid value", str(error))
+    return DecodeError(f"{owner}: {why}")
 
 
 def _apply(upcaster: Upcaster, payload: Payload, owner: str) -> Payload:

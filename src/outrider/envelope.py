@@ -11,7 +11,7 @@ from uuid import UUID, SafeUUID
 
 import msgspec
 
-from outrider.codec import EVENT_TYPES, check_type_name, decode_error, parse_payload
+from outrider.codec import EVENT_TYPES, UNREADABLE, check_type_name, decode_error, parse_payload
 from outrider.errors import DecodeError, InvalidEvent
 from outrider.strict_json import Fault, check_time, encode_untyped
 
@@ -208,7 +208,7 @@ class EventEnvelope:
             return event
         try:
             return msgspec.json.decode(self.data, type=kind)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise decode_error(f"{self.event_type} as {kind.__name__}", error) from None
 
     def to_event(self) -> Any:
@@ -261,7 +261,7 @@ class EventEnvelope:
     def from_json(cls, text: bytes | str) -> EventEnvelope:
         try:
             wire = _wire_decoder.decode(text)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise decode_error("event envelope", error) from None
         fields = {name: getattr(wire, name) for name in wire.__struct_fields__}
         data = bytes(fields.pop("payload"))

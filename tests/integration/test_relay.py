@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, bindparam, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outrider import (
@@ -244,13 +244,15 @@ async def test_publisher_that_raises_costs_only_the_event_to_blame(
     assert await states(database) == {"published": 5, "failed": 1}
 
 
+@pytest.mark.parametrize("damaged", ['{"user_id": 5}', '{"x": ' + "[" * 2_000 + "]" * 2_000 + "}"])
 async def test_damaged_row_is_set_aside_and_the_rest_flows(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: Watch, damaged: str
 ) -> None:
     await record(database, 1, 1, 2)
     async with database.begin() as connection:
-        damage = text("UPDATE outbox SET metadata = :damaged WHERE position = 1")
-        await connection.execute(damage.bindparams(bindparam("damaged", {"user_id": 5}, JSON)))
+        json = "CAST(:damaged AS jsonb)" if database.dialect.name == "postgresql" else ":damaged"
+        damage = text(f"UPDATE outbox SET metadata = {json} WHERE position = 1")  # noqa: S608
+        await connection.execute(damage, {"damaged": damaged})
 
     async with OutboxRelay(SqlOutbox(database), Sink(), FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 2)

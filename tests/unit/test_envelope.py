@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
+from outrider.cloudevents import from_structured
 from tests.unit.shop import AccountOpened, OrderPlaced
 
 CANARY = "canary-user-7"
@@ -150,6 +151,37 @@ def test_envelope_refuses_what_cannot_travel(fields: dict[str, Any], message: st
 def test_unreadable_envelopes_are_decode_errors(text: str, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         EventEnvelope.from_json(text)
+
+
+@pytest.mark.fault("E6", "E8")
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"a": "\xff"}', "no valid Unicode"),
+        ('{"a": "\ud800"}', "no valid Unicode"),
+        (b'{"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
+    ],
+)
+def test_bytes_that_are_no_text_and_deep_nesting_are_decode_errors(
+    body: bytes | str, problem: str
+) -> None:
+    """So a consumer sets the message aside at once, instead of trying again."""
+    received = envelope(data=body)
+
+    for read in (
+        lambda: received.payload,
+        lambda: received.payload_as(dict[str, Any]),  # type: ignore[arg-type]
+        lambda: from_structured(body),
+    ):
+        with pytest.raises(DecodeError, match=problem):
+            read()
+
+
+def test_error_quotes_little_of_a_strangers_type() -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        envelope(event_type="é" * 10_000)
+
+    assert len(str(caught.value)) < 500
 
 
 def test_unknown_envelope_field_is_named() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from outrider.codec import UNREADABLE
 from outrider.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.ports import ClaimedEvent
 from outrider.sql.rows import LANES
@@ -43,7 +44,7 @@ def event_of(row: Any) -> ClaimedEvent:
     problem = None
     try:
         metadata = NO_METADATA if row[14] == "{}" else _decode_metadata(row[14])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         metadata, problem = NO_METADATA, "its metadata cannot be read"
     envelope = EventEnvelope.stored(
         row[1], row[3], row[4], row[5], row[6], row[7], row[13].encode(), metadata

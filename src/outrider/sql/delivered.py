@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.dialects.sqlite import aiosqlite
 
+from outrider.codec import UNREADABLE
 from outrider.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.errors import ConfigurationError
 from outrider.ports import DeliveredEvent
@@ -153,7 +154,7 @@ def _event_of(delivery: int, *columns: Any) -> DeliveredEvent:
     event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data, metadata = columns
     try:
         known = NO_METADATA if metadata == "{}" else _decode_metadata(metadata)
-    except msgspec.DecodeError:  # a relay lets no such row pass; it was damaged later
+    except UNREADABLE:  # a relay lets no such row pass; it was damaged later
         known = NO_METADATA
     envelope = EventEnvelope.stored(
         event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data.encode(), known
