@@ -128,16 +128,17 @@ async def test_what_is_no_event_is_a_delivery_with_a_problem(url: str) -> None:
     await send_raw(url, topic, b"plain text")
     await send_raw(url, topic, None)
     await send_raw(url, topic, b"{}", headers=[("ce_id", b"\xff")])
+    await send_raw(url, topic, b"null", headers=[("ce_id", None)])
 
     async with receiving(url, topic) as source:
-        found = await receive(source, 3)
+        found = await receive(source, 4)
         for delivery in found:
             await source.set_aside(delivery, delivery.problem or "")
 
-    assert [delivery.envelope for delivery in found] == [None] * 3
+    assert [delivery.envelope for delivery in found] == [None] * 4
     assert all(delivery.problem for delivery in found)
     letters = await records_in(url, f"{topic}.dlq")
-    assert [letter.value for letter in letters] == [b"plain text", b"", b"{}"]
+    assert [letter.value for letter in letters] == [b"plain text", b"", b"{}", b"null"]
 
 
 async def test_topics_are_received_side_by_side_each_with_its_dead_letters(url: str) -> None:

@@ -46,12 +46,12 @@ def to_headers(envelope: EventEnvelope, source: str) -> Headers:
     ]
 
 
-def to_envelope(headers: Iterable[tuple[str, bytes]], value: bytes) -> EventEnvelope:
+def to_envelope(headers: Iterable[tuple[str, bytes | None]], value: bytes) -> EventEnvelope:
     """Raises DecodeError, InvalidEvent or UnicodeDecodeError if it is no event of ours."""
     attributes = {
         name.removeprefix(_PREFIX): text.decode()
         for name, text in headers
-        if name.startswith(_PREFIX)
+        if name.startswith(_PREFIX) and text is not None
     }
     return from_attributes(attributes, value)
 
