@@ -187,6 +187,17 @@ async def test_without_a_callback_only_this_machine_is_let_in(database: AsyncEng
         assert "authorize" in answer.text
 
 
+@pytest.mark.parametrize("nonsense", ["[", "[::1", "//[", "http://["])
+async def test_headers_that_are_no_address_are_refused(
+    database: AsyncEngine, nonsense: str
+) -> None:
+    async with page_of(database) as client:
+        as_host = await client.get("/", headers={"Host": nonsense})
+        as_origin = await client.post("/actions/retry", data=FORM, headers={"Origin": nonsense})
+
+    assert (as_host.status_code, as_origin.status_code) == (403, 403)
+
+
 async def test_hostile_text_in_every_column_is_shown_as_text(database: AsyncEngine) -> None:
     made = [event(f"a{n}", "t.0", text="x").to_envelope() for n in range(len(SCRIPTS))]
     await record(database, *made)

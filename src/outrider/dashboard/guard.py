@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -46,7 +46,7 @@ def only_local(request: Request, _action: str) -> bool:
 
     The name matters as well: a foreign name that leads here is another site's trick.
     """
-    asked = is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname)
+    asked = is_loopback(_split(f"//{request.headers.get('host', '')}").hostname)
     near = request.client is not None and is_loopback(request.client.host)
     return asked and near and not any(name in request.headers for name in _PROXIED)
 
@@ -94,8 +94,16 @@ def same_origin(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
-    origin, host = urlsplit(request.headers.get("origin", "")), request.headers.get("host")
+    origin, host = _split(request.headers.get("origin", "")), request.headers.get("host")
     return bool(host) and origin.scheme in ("http", "https") and origin.netloc == host
+
+
+def _split(url: str) -> SplitResult:
+    """A header may hold anything; what is no URL names no place."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def _with_headers(send: Send) -> Send:
