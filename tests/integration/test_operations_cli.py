@@ -281,3 +281,13 @@ def test_control_characters_never_reach_the_terminal(database: Database) -> None
     )
 
     assert "\x1b[31m" not in outrider(database, "failed").stdout
+
+
+@pytest.mark.parametrize("command", [["status", "--table"], ["retry", "--type"], ["show"]])
+def test_argument_that_is_no_text_is_refused(database: Database, command: list[str]) -> None:
+    """As bytes of another encoding arrive from a shell."""
+    filled(database)
+
+    done = outrider(database, *command, "\udcff")
+
+    assert (done.exit_code, "no valid Unicode" in done.output) == (2, True)

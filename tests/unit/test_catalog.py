@@ -132,4 +132,6 @@ def test_command_exits_with_1_when_something_breaks(tmp_path: Path) -> None:
 
     assert [result.returncode for result in results] == [0, 1]
     assert "order.lost: is gone" in results[1].stdout
-    assert outrider("show", "no.such.module").returncode == 1
+    for nowhere in ("no.such.module", "", ".", "a b"):
+        refused = outrider("show", nowhere)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (1, False)

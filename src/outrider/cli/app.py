@@ -16,7 +16,18 @@ from outrider.cli.schema import schema
 from outrider.cli.status import status
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Neither a database nor a terminal takes what stands for bytes that are no text.
+        if any("\ud800" <= character <= "\udfff" for text in args for character in text):
+            raise click.UsageError("an argument is no valid Unicode text", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="outrider")
 def app() -> None:
     """The transactional outbox for Python.

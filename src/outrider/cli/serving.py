@@ -126,6 +126,8 @@ def named(name: str) -> Any:
 
 
 def named_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(f"{name!r} is no name of a module; write it as package.module")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
