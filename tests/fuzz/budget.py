@@ -1,4 +1,4 @@
-"""Random input for as long as a budget lasts: a second in a usual run, longer in `make fuzz`."""
+"""Random input for as long as a budget lasts: a moment in a usual run, longer in `make fuzz`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.integration.hostile import SCRIPTS, VALUES
 
-SECONDS: Final = float(os.environ.get("OUTRIDER_FUZZ_SECONDS") or 1)
+SECONDS: Final = float(os.environ.get("OUTRIDER_FUZZ_SECONDS") or 0.8)
 SEED: Final = int(os.environ.get("OUTRIDER_SEED") or random.SystemRandom().randrange(2**32))
 _MOST_MEMORY: Final = 256 * 1024  # kilobytes
 _ROUND: Final = settings(

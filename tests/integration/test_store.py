@@ -157,7 +157,7 @@ async def test_leases_follow_the_clock_of_the_database(
     store = SqlOutbox(postgres)
     await store.open(lambda _source: None)
     if wrong_by > 0:
-        await store.lease(uuid4(), "right", LEASE)
+        await store.lease(uuid4(), "right", timedelta(minutes=20))
 
     url = postgres.url.render_as_string(hide_password=False)
     script = Path(__file__).with_name("wrong_clock_process.py")

@@ -30,7 +30,7 @@ async def main() -> None:
 
     store = SqlOutbox(create_async_engine(URL))
     await store.open(lambda _source: None)
-    lease = await store.lease(uuid4(), "wrong", dt.timedelta(seconds=30))
+    lease = await store.lease(uuid4(), "wrong", dt.timedelta(minutes=20))
     print(len(lease.lanes), flush=True)
     os._exit(0)
 
