@@ -61,8 +61,9 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(fullname, path)  # type: ignore[arg-type]
         edits = self._edits.get(Path(spec.origin)) if spec and spec.origin else None
-        if spec and spec.origin and edits:
-            spec.loader = _Loader(fullname, spec.origin, edits)
+        if spec is None or spec.origin is None or edits is None:
+            return None
+        spec.loader = _Loader(fullname, spec.origin, edits)
         return spec
 
 
