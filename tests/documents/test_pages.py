@@ -1,0 +1,56 @@
+"""What the pages show is true: every code block is run, or read by whoever would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents.blocks import PAGES, ROOT, Block, blocks_of
+from tests.documents.stage import Stage
+
+BLOCKS = {page.relative_to(ROOT).as_posix(): blocks_of(page) for page in PAGES}
+GROW_BY_THEMSELVES = ("docs/reference.md", "docs/requirements.md")
+
+
+@pytest.fixture
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    stage = Stage(tmp_path, lambda: request.getfixturevalue("services"))
+    yield stage
+    stage.kill()
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks])
+def test_everything_on_the_page_works_as_it_says(page: str, stage: Stage) -> None:
+    for block in BLOCKS[page]:
+        stage.play(block)
+
+    stage.close()
+
+
+def test_few_blocks_are_only_shown_and_each_says_why() -> None:
+    runnable = [b for blocks in BLOCKS.values() for b in blocks if b.language != "text"]
+    shown = [str(block) for block in runnable if block.not_run]
+
+    assert len(runnable) > 50
+    assert len(shown) <= 5, shown
+
+
+@pytest.mark.parametrize("page", [page for page in BLOCKS if page not in GROW_BY_THEMSELVES])
+def test_page_is_read_in_one_sitting(page: str) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= 150
+
+
+def test_text_in_place_of_code_is_rare() -> None:
+    """What looks like code is marked as code, so that it is tried."""
+    texts = [block for blocks in BLOCKS.values() for block in blocks if block.language == "text"]
+
+    assert [str(block) for block in texts if _looks_like_code(block)] == []
+
+
+def _looks_like_code(block: Block) -> bool:
+    return any(
+        line.startswith(("import ", "from ", "def ", "async ", "class ", "outrider ", "SELECT "))
+        for line in block.code.splitlines()
+    )
