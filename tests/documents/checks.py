@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from tests.documents.blocks import ROOT, Block
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 _TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+_ENDS = ("|", "||", "&&", ">")
 _PARTS = {path.stem for path in (ROOT / "bench").glob("*.py")} | {"nats", "redis"}
 
 
@@ -32,9 +34,14 @@ def parse(block: Block, code: str) -> None:
         raise AssertionError(f"{block}: {message}") from error
 
 
-def is_only_checked(line: str) -> bool:
-    """Commands that install, or run for minutes; what they name must exist."""
-    return line.startswith(("pip ", "make "))
+def check_names(line: str) -> bool:
+    """Whether this is a command that installs, or runs for minutes; what it names must exist."""
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["make"]:
+        _make(words[1:])
+    elif words[:2] == ["pip", "install"]:
+        _pip(line)
+    return words[:1] in (["make"], ["pip"])
 
 
 def _python(code: str) -> None:
@@ -49,11 +56,8 @@ def _shell(code: str) -> None:
         words = shlex.split(line, comments=True)
         if words[:1] == ["outrider"]:
             with patch.dict(os.environ, DATABASE_URL="sqlite:///shop.db"):
-                _outrider(words[1 : words.index("|") if "|" in words else None])
-        elif words[:1] == ["make"]:
-            _make(words[1:])
-        elif words[:2] == ["pip", "install"]:
-            _pip(line)
+                _outrider(list(takewhile(lambda word: word not in _ENDS, words[1:])))
+        check_names(line)
 
 
 def _outrider(arguments: list[str]) -> None:

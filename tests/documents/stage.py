@@ -25,11 +25,10 @@ SERVERS: dict[str, Callable[[Services], str]] = {
     "redis://:secret@localhost:6379/0": lambda services: services.redis.url,
     "nats://shop:secret@localhost:4222": lambda services: services.nats.url,
     "kafka://localhost:9092": lambda services: services.kafka.url,
-    "127.0.0.1:8000": lambda _: f"127.0.0.1:{free_port()}",
 }
 
 
-def free_port() -> int:
+def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -40,7 +39,8 @@ class Stage:
 
     def __init__(self, folder: Path, services: Callable[[], Services]) -> None:
         self._folder, self._services = folder, services
-        self._addresses: dict[str, str] = {}
+        port = _free_port()
+        self._addresses = {":8000/": f":{port}/", "--port 8000": f"--port {port}"}
         self._exports: list[str] = []
         self._terminals: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
         source = os.pathsep.join([str(ROOT / "src"), str(folder)])
@@ -84,15 +84,14 @@ class Stage:
 
     def _with_addresses(self, code: str) -> str:
         for written, start in SERVERS.items():
-            if written in code:
-                if written not in self._addresses:
-                    self._addresses[written] = start(self._services())
-                code = code.replace(written, self._addresses[written])
+            if written in code and written not in self._addresses:
+                self._addresses[written] = start(self._services())
+        for written, private in self._addresses.items():
+            code = code.replace(written, private)
         return code
 
     def _shell(self, block: Block, code: str) -> None:
-        checks.parse(block, code)
-        lines = [line for line in code.splitlines() if not checks.is_only_checked(line)]
+        lines = [line for line in code.splitlines() if not checks.check_names(line)]
         script = "\n".join([*self._exports, *lines])
         self._exports += [line for line in lines if line.startswith("export ")]
         command = ["bash", "-euo", "pipefail", "-c", script]
@@ -140,7 +139,7 @@ class Stage:
         while missing := _missing(block, _read(printed)):
             assert process.poll() is None, f"{block} has ended\n{_read(printed)}"
             assert time.monotonic() < deadline, f"{block}: no {missing!r} in\n{_read(printed)}"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
 
 def _read(printed: Path) -> str:

@@ -11,6 +11,12 @@ from tests.documents.blocks import PAGES, ROOT, Block, blocks_of
 from tests.documents.stage import Stage
 
 BLOCKS = {page.relative_to(ROOT).as_posix(): blocks_of(page) for page in PAGES}
+TUTORIAL = "docs/tutorial/"
+STORIES = {page: blocks for page, blocks in BLOCKS.items() if not page.startswith(TUTORIAL)}
+# Its pages go on where the one before them ended.
+STORIES[TUTORIAL] = [
+    b for page, found in BLOCKS.items() if page.startswith(TUTORIAL) for b in found
+]
 GROW_BY_THEMSELVES = ("docs/reference.md", "docs/requirements.md")
 
 
@@ -21,9 +27,9 @@ def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
     stage.kill()
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks])
+@pytest.mark.parametrize("page", [page for page, blocks in STORIES.items() if blocks])
 def test_everything_on_the_page_works_as_it_says(page: str, stage: Stage) -> None:
-    for block in BLOCKS[page]:
+    for block in STORIES[page]:
         stage.play(block)
 
     stage.close()
