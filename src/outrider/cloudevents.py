@@ -92,6 +92,7 @@ def to_structured(envelope: EventEnvelope, source: str) -> bytes:
 
 
 def from_structured(text: bytes | str) -> EventEnvelope:
+    """The envelope that `to_structured` wrote, or another CloudEvent in JSON; else DecodeError."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data = bytes(fields.pop("data", b"{}"))

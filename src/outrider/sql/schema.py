@@ -148,6 +148,7 @@ async def create_all(engine: AsyncEngine, names: OutboxNames | None = None) -> N
 
 
 async def current_version(engine: AsyncEngine, names: OutboxNames | None = None) -> int:
+    """The last step that was applied; 0 if there are no tables."""
     async with engine.connect() as connection:
         return await connection.run_sync(version, names)
 

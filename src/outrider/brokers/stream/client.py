@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outrider.brokers.stream.window import Item, Window
 
 Wanted = Callable[[EventEnvelope], bool]
+"""Whether a client is to see the event."""
 Since = int | Literal["now", "start"]
 """The number of the last event seen; or the next that comes; or the oldest that is kept."""
 

@@ -21,6 +21,8 @@ MAVEN = Program(service="kafka", names=("mvn",), package="maven", remedy=_REMEDY
 
 
 class Kafka(Server):
+    """One broker that is its own controller, on a port of its own."""
+
     kind = "kafka"
     ports_needed = 2  # clients, controller
     deadline = 120

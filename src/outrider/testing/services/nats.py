@@ -16,6 +16,8 @@ PROGRAM = Program(
 
 
 class Nats(Server):
+    """A server with JetStream, its store in a folder of its own."""
+
     kind = "nats"
 
     @property

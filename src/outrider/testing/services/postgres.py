@@ -36,6 +36,8 @@ PROGRAM = Program(
 
 
 class Postgres(Server):
+    """A cluster of its own, started as another user if this one is root."""
+
     kind = "postgres"
     stop_signal = signal.SIGINT  # ends sessions; SIGTERM would wait for them
 

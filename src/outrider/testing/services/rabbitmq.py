@@ -21,6 +21,8 @@ USER = "outrider"
 
 
 class RabbitMQ(Server):
+    """A node with a virtual host and a user of its own."""
+
     kind = "rabbitmq"
     ports_needed = 3  # AMQP, Erlang distribution, epmd
     deadline = 120

@@ -16,6 +16,8 @@ PROGRAM = Program(
 
 
 class Redis(Server):
+    """A server that keeps what it acknowledged."""
+
     kind = "redis"
 
     @property

@@ -22,6 +22,7 @@ from outrider.testing.services.server import Server
 KINDS: dict[str, type[Server]] = {
     kind.kind: kind for kind in (Postgres, RabbitMQ, Redis, Nats, Kafka)
 }
+"""The servers by the names that `Services.another` takes."""
 
 S = TypeVar("S", bound=Server)
 
