@@ -71,7 +71,8 @@ class Stage:
 
     def _end_last_terminal(self) -> None:
         block, process, printed = self._terminals[-1]
-        os.killpg(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         code = process.wait(DEADLINE)
         self._terminals.pop()
         assert code in (0, -signal.SIGTERM), f"{block} ended with {code}\n{_read(printed)}"
@@ -91,14 +92,17 @@ class Stage:
         return code
 
     def _shell(self, block: Block, code: str) -> None:
-        lines = [line for line in code.splitlines() if not checks.check_names(line)]
+        lines = code.replace("\\\n", " ").splitlines()
+        lines = [line for line in lines if not checks.check_names(line)]
         script = "\n".join([*self._exports, *lines])
         self._exports += [line for line in lines if line.startswith("export ")]
         command = ["bash", "-euo", "pipefail", "-c", script]
         if block.title == SAME_TERMINAL:
             self._end_last_terminal()
         if block.title in (NEW_TERMINAL, SAME_TERMINAL):
-            self._open_terminal(block, command)
+            # The program itself is to get the signal that ends it, and to tell how it ended.
+            head, _, last = script.rpartition("\n")
+            self._open_terminal(block, [*command[:-1], f"{head}\nexec {last}"])
         elif all(map(forks.can_run, lines)):
             exports = forks.exported(self._exports, self._environment)
             printed = [forks.run_command(one, self._folder, exports) for one in lines]
