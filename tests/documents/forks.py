@@ -16,7 +16,7 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["outrider.cli.app", "outrider.brokers.rabbitmq", "outrider.integrations.fastapi", "aiosqlite"]
 )
-_SPECIAL = set("|&;<>$*`\\\n")
+_SPECIAL = set("|&;<>$`")
 
 
 def can_run(line: str) -> bool:

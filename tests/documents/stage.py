@@ -19,8 +19,9 @@ from tests.integration.conftest import fresh_postgres
 
 DEADLINE = 90
 # What a reader fills in; here it is a private server, started if the page names it.
+POSTGRES = "postgresql://shop:secret@localhost/shop"
 SERVERS: dict[str, Callable[[Services], str]] = {
-    "postgresql://shop:secret@localhost/shop": fresh_postgres,
+    POSTGRES: fresh_postgres,
     "amqp://shop:secret@localhost/": lambda services: services.rabbitmq.url,
     "redis://:secret@localhost:6379/0": lambda services: services.redis.url,
     "nats://shop:secret@localhost:4222": lambda services: services.nats.url,
@@ -55,7 +56,7 @@ class Stage:
         elif block.language == "sh":
             self._shell(block, code)
         elif block.language == "sql":
-            url = self._with_addresses(next(iter(SERVERS)))
+            url = self._with_addresses(POSTGRES)
             self._run(block, ["psql", url, "-qv", "ON_ERROR_STOP=1", "-c", code])
         elif block.title:
             checks.parse(block, code)

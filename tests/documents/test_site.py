@@ -48,3 +48,11 @@ def test_every_page_is_in_the_navigation() -> None:
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
 
     assert pages - {page for page in pages if page.startswith("figures/")} == named
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_outside_the_site_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text())
+
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
