@@ -88,6 +88,8 @@ class Stage:
         for written, start in SERVERS.items():
             if written in code and written not in self._addresses:
                 self._addresses[written] = start(self._services())
+                if written == POSTGRES:  # psql may lie beside its server only
+                    self._environment["PATH"] += f":{self._services().postgres.programs}"
         for written, private in self._addresses.items():
             code = code.replace(written, private)
         return code
