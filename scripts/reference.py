@@ -43,7 +43,8 @@ def documentation(module, name):
     """The docstring, or for an alias the text below it."""
     value = getattr(module, name)
     if inspect.isclass(value):
-        return value.__dict__.get("__doc__")
+        own = value.__dict__.get("__doc__") or ""
+        return None if own.startswith(f"{name}(") else own  # what a dataclass makes up
     if inspect.isroutine(value):
         return value.__doc__
     homes = [made for key, made in sys.modules.items() if key.startswith(module.__name__)]
