@@ -16,9 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutbox
 from outrider.ports import OutboxStore, RefusedEvent
+from outrider.sql.filters import EventFilter
 from outrider.sql.floors import Floors
 from outrider.sql.links import Links
 from outrider.sql.postgres import PostgresOutbox
+from outrider.sql.repair import OutboxRepair
 from outrider.sql.rows import LANES, aggregate_key
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
@@ -284,3 +286,28 @@ async def test_many_lanes_rows_are_made_once(store: OutboxStore, database: Async
 
     assert counted == LANES
     await again.close()
+
+
+async def test_event_that_a_person_sends_back_comes_before_what_was_parked_behind_it(
+    postgres: AsyncEngine,
+) -> None:
+    """Also when its lane is settled far above it: 1 and 3 belong to one aggregate, 1 has failed."""
+    clock, relay = Clock(), uuid4()
+    store = PostgresOutbox(postgres, park=True, floors=Floors(clock))
+    await store.open(lambda _source: None)
+    lease = await store.lease(relay, "one", LEASE)
+    parked, other = 1, same_lane_as(1)
+    await record(postgres, parked, other)
+    first, second = await store.claim(ALL, 10)
+    await store.settle(relay, lease.lanes, [], [RefusedEvent(first, "no", None)], [])
+    await store.settle(relay, lease.lanes, [second], [], [])
+    for _ in range(2):  # the floor follows after half a second
+        clock.now += 0.6
+        assert await store.claim(ALL, 10) == []
+
+    await record(postgres, parked)
+    await OutboxRepair(postgres).retry(EventFilter())
+    batches = [await store.claim(ALL, 10) for _ in range(2)]
+
+    assert [event.position for batch in batches for event in batch] == [1, 3]
+    await store.close()

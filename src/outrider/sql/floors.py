@@ -82,7 +82,7 @@ class Floors:
         return self._aggregates.get(aggregate_key, 0)
 
     def settled(self, claimed: Iterable[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
-        """`claimed` have been dealt with; `left` among them are pending still."""
+        """`claimed` have been dealt with; `left` are pending still, or may be again."""
         for event in claimed:
             self._settled[event.lane] = max(self._settled.get(event.lane, 0), event.position + 1)
             self._aggregates[event.aggregate_key] = event.position

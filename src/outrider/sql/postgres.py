@@ -151,8 +151,9 @@ class PostgresOutbox:
         changed = await self._links.run(write) if accepted or refused else 0
         if self._readers and accepted:
             self._readers.poke()
-        left = [*unknown, *(r.event for r in refused if r.wait is not None)]
-        self._floors.settled([*accepted, *(r.event for r in refused)], left)
+        # A failed event is not out for good: a person may send it back, or the lane was another's.
+        rejected = [r.event for r in refused]
+        self._floors.settled([*accepted, *rejected], [*unknown, *rejected])
         return changed
 
     async def suspect(
