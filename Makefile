@@ -1,6 +1,6 @@
 # Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench faults fuzz docs screenshots services clean
+.PHONY: help demo test check fmt bench faults fuzz model docs screenshots services clean
 
 PY := .venv/bin/python
 
@@ -41,6 +41,9 @@ faults: .venv/.dev ## the tests that hurt servers and processes, at full length
 
 fuzz: .venv/.dev ## random input for everything that strangers reach; FUZZ_SECONDS=600 for each target
 	OUTRIDER_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(PY) -m pytest -q -s tests/fuzz $(ARGS)
+
+model: .venv/.dev ## search the protocol's model; one variant, and how it breaks, with ARGS=C
+	$(PY) -m model $(ARGS)
 
 docs: .venv/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "site/index.html"

@@ -1,0 +1,1 @@
+"""The protocol as a model that is searched exhaustively: `make model`."""

@@ -1,0 +1,27 @@
+"""The protocol's model: what is right holds in every reachable state, what is wrong is found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from model.search import HERE, search
+from model.variants import VARIANTS, Variant
+from tests.faults.flow import FULL
+
+
+@pytest.mark.parametrize(
+    "variant", [each for each in VARIANTS if FULL or not each.long], ids=lambda each: each.name
+)
+def test_variant_holds_or_breaks_as_it_must(variant: Variant) -> None:
+    found = search(variant)
+
+    assert found.result == variant.expected, found.path
+
+
+def test_every_switch_of_a_variant_is_one_of_its_model() -> None:
+    for variant in VARIANTS:
+        known = re.findall(r"^#ifndef (\w+)", (HERE / variant.file).read_text(), re.MULTILINE)
+
+        assert variant.switches.keys() <= set(known), variant.name
