@@ -25,3 +25,11 @@ def test_every_switch_of_a_variant_is_one_of_its_model() -> None:
         known = re.findall(r"^#ifndef (\w+)", (HERE / variant.file).read_text(), re.MULTILINE)
 
         assert variant.switches.keys() <= set(known), variant.name
+
+
+def test_variants_that_the_guarantees_name_exist() -> None:
+    text = (HERE.parent / "docs/guarantees.md").read_text()
+    named = re.findall(r"`([A-H]\d?|(?:floor|prune|inbox)(?: \d)?)`", text)
+
+    assert named
+    assert set(named) <= {variant.name for variant in VARIANTS}

@@ -62,8 +62,9 @@ def test_public_names_are_sorted_and_real() -> None:
     assert len(outrider.__all__) <= 50
 
 
-def test_every_test_named_by_the_requirements_exists() -> None:
-    text = (ROOT / "docs/requirements.md").read_text()
+@pytest.mark.parametrize("document", ["requirements.md", "guarantees.md"])
+def test_every_test_named_by_a_document_exists(document: str) -> None:
+    text = (ROOT / "docs" / document).read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
 
     missing = [
