@@ -1,10 +1,10 @@
-/* The inbox: one event, delivered twice, to consumers that may crash. How often does it take effect?
+/* The inbox: one event, delivered twice, to consumers that may crash. How often has it an effect?
  *
  * A delivery that is not acknowledged comes again. Each step is one statement or one message, and a
  * crash may come before any of them. What can be switched is in variants.py.
  */
 #ifndef WRAPPER
-#define WRAPPER 4   /* 1 check, handle, mark; 2 mark, handle; 3 acknowledge, then 4; 4 SqlInbox.once */
+#define WRAPPER 4   /* 1 check, handle, mark; 2 mark, handle; 3 acknowledge, then 4; 4 SqlInbox */
 #endif
 #ifndef PRUNE
 #define PRUNE 0     /* 1: marks are forgotten while the event can still come again */
@@ -32,8 +32,14 @@ again:
     :: WRAPPER >= 3 ->
         if :: WRAPPER == 3 -> acknowledged = true :: else fi;
         /* The insert waits for another's that is not committed, and then sees it, or is first. */
-        if :: d_step { writing == NOBODY -> first = !marked; writing = (first -> _pid : NOBODY) } OR_CRASH fi;
-        if :: first -> if :: d_step { marked = true; effects++; writing = NOBODY } OR_CRASH fi :: else fi
+        if
+        :: d_step { writing == NOBODY -> first = !marked; writing = (first -> _pid : NOBODY) }
+        OR_CRASH
+        fi;
+        if
+        :: first -> if :: d_step { marked = true; effects++; writing = NOBODY } OR_CRASH fi
+        :: else
+        fi
     fi;
     if :: acknowledged = true OR_CRASH fi;
     goto acked;

@@ -4,60 +4,10 @@
  * happen: another relay, a crash, a pause longer than the lease, a late commit, a person. There is
  * no clock: a lease may run out at any moment. Faults are counted, so every run ends, and where it
  * ends everything must be settled. Sets are bit masks of events; an event's number is its position.
- * What can be switched, and what must come of it, is in variants.py. A broken promise is known by the
- * word behind its assertion.
+ * What can be switched is in switches.pml, what must come of it in variants.py. A broken promise is
+ * known by the word behind its assertion.
  */
-#ifndef RELAYS
-#define RELAYS 2
-#endif
-#ifndef EVENTS
-#define EVENTS 4
-#endif
-#ifndef AGGREGATES
-#define AGGREGATES 2
-#endif
-#ifndef LANES
-#define LANES 2
-#endif
-#ifndef WINDOW
-#define WINDOW 2        /* RelayConfig.batch_size */
-#endif
-#ifndef FAULTS
-#define FAULTS 2        /* crashes, leases that run out, lanes given back, unknown outcomes */
-#endif
-#ifndef RETRIES
-#define RETRIES 0       /* refusals until an event fails; 0: the sink refuses nothing */
-#endif
-#ifndef PERSONS
-#define PERSONS 0       /* how often a person may retry or discard a failed event */
-#endif
-#ifndef PARK
-#define PARK 0          /* 1: behind a failed event its aggregate waits; 0: it goes on */
-#endif
-#ifndef TOKEN
-#define TOKEN 1         /* 0: settling does not ask who holds the lane */
-#endif
-#ifndef FLOOR
-#define FLOOR 0         /* 1: a floor alone; 2: with the probe; 3: the probe trusts failed events */
-#endif
-#ifndef CLAIM
-#define CLAIM 0         /* 1: single rows, not lanes; 2: what lies behind a cursor */
-#endif
-#ifndef SETTLE_FIRST
-#define SETTLE_FIRST 0
-#endif
-#ifndef UNSERIALISED
-#define UNSERIALISED 0  /* 1: producers of one aggregate do not wait for each other (not A4) */
-#endif
-#ifndef ROLLBACKS
-#define ROLLBACKS 0
-#endif
-#ifndef FORGET
-#define FORGET 0        /* 1: published rows are deleted; 2: any row is */
-#endif
-#ifndef STRICT
-#define STRICT 0        /* 1: order is asked for even of events that have failed */
-#endif
+#include "switches.pml"
 
 #define BIT(e)      (1 << (e))
 #define HAS(set, e) ((set) & BIT(e))
@@ -70,6 +20,7 @@
 #define NOBODY      255
 #define HOLDS(l)    (owner[l] == me && R.token[l])
 #define R           relay[me]
+#define MISTAKEN(l) (R.lanes[l] == STALE)
 #define UNTRIED     (R.hand & ~(R.accepted | R.refused | R.unknown))
 
 /* The tables. An event that is in none of the sets is not committed. */
@@ -130,7 +81,7 @@ inline deliver() {
     fi
 }
 
-/* EventPublisher.publish_all, event by event: behind one that was not accepted its aggregate stops. */
+/* EventPublisher.publish_all, event by event: behind one not accepted, its aggregate stops. */
 inline publish() {
     d_step {
         e = 0;
@@ -205,13 +156,12 @@ inline put_down() {
     for (l : 0 .. LANES - 1) { R.token[l] = 0 }
 }
 
-#define MISTAKEN(l) (R.lanes[l] == STALE)
-
 active [RELAYS] proctype working() {  /* OutboxRelay and its Worker */
     byte me = _pid;
 end:
     do
-    :: d_step { R.phase == idle || MISTAKEN(0) || MISTAKEN(LANES - 1) ->   /* lease: renew, see losses */
+    /* SqlOutbox.lease, first half: renew what is still its own, see what is not */
+    :: d_step { R.phase == idle || MISTAKEN(0) || MISTAKEN(LANES - 1) ->
         for (l : 0 .. LANES - 1) {
             if
             :: owner[l] == me -> R.lanes[l] = CURRENT
@@ -232,7 +182,8 @@ end:
         :: SETTLE_FIRST -> settle(R.accepted); R.accepted = 0; R.phase = publishing
         :: else -> settle(R.refused); remember(); put_down()
         fi }
-    :: d_step { faults && R.phase != idle ->                /* a crash; the next one is a new relay */
+    /* a crash; who comes after it is a new relay */
+    :: d_step { faults && R.phase != idle ->
         faults--; duplicates_left = duplicates_left + (R.hand -> WINDOW : 0);
         put_down();
         for (l : 0 .. LANES - 1) {
@@ -245,7 +196,8 @@ end:
 
 /* SqlOutbox.lease, second half: take a lane that is free, or whose lease has run out. A lease that
  * runs out and is renewed before anybody has seen it changes nothing, so this is the only step. */
-#define CAN_TAKE(by) (CLAIM != 1 && by < RELAYS && owner[lane] != by && (owner[lane] == NOBODY || faults))
+#define CAN_TAKE(by) (CLAIM != 1 && by < RELAYS && owner[lane] != by \
+    && (owner[lane] == NOBODY || faults))
 inline take(by) {
     if
     :: owner[lane] != NOBODY -> faults--; duplicates_left = duplicates_left + WINDOW
@@ -290,7 +242,8 @@ end:
     od
 }
 
-active proctype judge() { /* When all trouble is over and nothing can move, everything is settled (G2, G8). */
+/* When all trouble is over and nothing can move, everything is settled (G2, G8). */
+active proctype judge() {
     do
     :: d_step { faults -> faults = 0 }
     :: timeout -> break

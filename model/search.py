@@ -52,7 +52,8 @@ class SearchFailed(Exception):
 def search(variant: Variant) -> Found:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="outrider-model-") as folder:
-        shutil.copy(HERE / variant.file, folder)
+        for source in HERE.glob("*.pml"):
+            shutil.copy(source, folder)
         switches = [f"-D{name}={value}" for name, value in variant.switches.items()]
         _run(folder, SPIN.get(), "-a", *switches, variant.file)
         kind = "-DNP" if variant.endless else "-DSAFETY"
@@ -60,12 +61,7 @@ def search(variant: Variant) -> Found:
         _run(folder, COMPILER.get(), speed, kind, f"-DMEMLIM={_MEGABYTES}", "-w", "-opan", "pan.c")
         told = _run(folder, "./pan", "-m10000", "-w20", *(["-l"] if variant.endless else []))
         states = re.search(r"(\d+) states, stored", told)
-        if (
-            states is None
-            or "too small" in told
-            or "resource" in told
-            or "memory" in told.split("Stats")[0]
-        ):
+        if states is None or re.search("too small|MEMLIM|out of memory", told):
             raise SearchFailed(f"{variant.name}: {told[:500]}")
         path = ""
         if "errors: 0" not in told:

@@ -5,14 +5,15 @@ Every step checks what it changed against what it may change; see the guarantees
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import RowMapping, select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from outrider import DomainEvent, Outbox
@@ -23,7 +24,11 @@ from outrider.sql.postgres import PostgresOutbox
 from outrider.sql.repair import OutboxRepair
 from outrider.sql.rows import LANES, aggregate_key, insert, row_of
 from outrider.sql.sqlite import SqliteOutbox
+from outrider.testing.memory_outbox import MemoryOutbox
 
+Rows = Mapping[UUID, Mapping[str, Any]]
+End = Literal["commit", "rollback"]
+Repair = Literal["retry", "discard"]
 Outcome = Literal["accepted", "refused", "lost", "arrived"]
 """Nobody knows of the last two: the event did not reach the sink, or its acknowledgement us."""
 
@@ -84,11 +89,14 @@ class Sink:
         assert self.seen.total() - len(self.seen) <= self.allowed, "too many duplicates"
 
 
-class World:
-    def __init__(self, engine: AsyncEngine, *, park: bool) -> None:
-        self.engine, self.park = engine, park
-        self.on_postgres = engine.dialect.name == "postgresql"
-        self.now = 100.0
+class World(ABC):
+    """The parts that do not depend on the kind of store."""
+
+    commits_late = False
+    """Whether a transaction can have its number and not be committed while others write."""
+
+    def __init__(self, *, park: bool) -> None:
+        self.park, self.now = park, 100.0
         self.sink = Sink()
         self.committed: dict[UUID, int] = {}
         self.forgotten: set[UUID] = set()
@@ -97,62 +105,41 @@ class World:
         self.open: dict[int, tuple[AsyncConnection, UUID]] = {}
         self.relays = [self._relay(), self._relay()]
 
-    def _relay(self) -> Relay:
-        if self.on_postgres:
-            floors = Floors(lambda: self.now)
-            return Relay(PostgresOutbox(self.engine, park=self.park, floors=floors))
-        return Relay(SqliteOutbox(self.engine, park=self.park))
-
-    async def rows(self) -> dict[UUID, RowMapping]:
-        async with self.engine.connect() as connection:
-            found = await connection.execute(select(table).order_by(table.c.position))
-            return {row["id"]: row for row in found.mappings()}
-
+    @abstractmethod
+    def _relay(self) -> Relay: ...
+    @abstractmethod
+    async def rows(self) -> Rows: ...
+    @abstractmethod
     async def _held(self, relay: Relay) -> set[int]:
-        """The lanes for which the relay's tokens are the right ones, as the table says."""
-        query = select(lanes.c.lane, lanes.c.token).where(lanes.c.owner == relay.id)
-        async with self.engine.connect() as connection:
-            right = {row.lane: row.token for row in await connection.execute(query)}
-        return {lane for lane, token in relay.tokens.items() if right.get(lane) == token}
+        """The lanes for which the relay's tokens are the right ones, as the store has it."""
 
-    async def _execute(self, *statements: Any) -> None:
-        async with self.engine.begin() as connection:
-            for statement in statements:
-                await connection.execute(statement)
+    @abstractmethod
+    async def _record(
+        self, kept: list[DomainEvent], undone: list[DomainEvent], end: End
+    ) -> None: ...
+    @abstractmethod
+    async def _expire(self) -> None: ...
+    @abstractmethod
+    async def end_waits(self) -> None: ...
+    @abstractmethod
+    async def _age(self) -> None:
+        """As if all that is published had been so for long."""
 
-    # Producers
-
-    async def record(
-        self, kept: list[int], undone: list[int], end: Literal["commit", "rollback"]
-    ) -> None:
-        """What is undone was recorded in a savepoint that is rolled back."""
-        events = [event_of(aggregate) for aggregate in kept]
-        async with AsyncSession(self.engine) as session, session.begin() as transaction:
-            outbox.record(session, *events)
-            async with session.begin_nested() as savepoint:
-                outbox.record(session, *(event_of(aggregate) for aggregate in undone))
-                await savepoint.rollback()
-            if end == "rollback":
-                await transaction.rollback()
-                return
-        self.committed |= {e.event_id: a for e, a in zip(events, kept, strict=True)}
+    @abstractmethod
+    async def _repair(self, action: Repair) -> int: ...
 
     async def begin_late(self, aggregate: int) -> None:
-        """A transaction that has its number, and is not committed yet."""
-        event = event_of(aggregate)
-        connection = await self.engine.connect()
-        rows = [row_of(event.to_envelope())]
-        await connection.run_sync(lambda sync: insert(sync, outbox.tables.names, rows))
-        self.open[aggregate] = connection, event.event_id
+        raise NotImplementedError
 
     async def end_late(self, aggregate: int, *, commits: bool) -> None:
-        connection, event_id = self.open.pop(aggregate)
-        await (connection.commit() if commits else connection.rollback())
-        await connection.close()
-        if commits:
-            self.committed[event_id] = aggregate
+        raise NotImplementedError
 
-    # Relays
+    async def record(self, kept: list[int], undone: list[int], end: End) -> None:
+        """What is undone was recorded in a savepoint that is rolled back."""
+        events = [event_of(aggregate) for aggregate in kept]
+        await self._record(events, [event_of(aggregate) for aggregate in undone], end)
+        if end == "commit":
+            self.committed |= {e.event_id: a for e, a in zip(events, kept, strict=True)}
 
     async def lease(self, relay: Relay) -> None:
         lease = await relay.store.lease(relay.id, "tester", LEASE)
@@ -226,9 +213,7 @@ class World:
         may = {e.envelope.event_id for e in relay.hand if e.lane in held}
         self._only(before, await self.rows(), may)
 
-    def _only(
-        self, before: dict[UUID, RowMapping], after: dict[UUID, RowMapping], may: set[UUID]
-    ) -> None:
+    def _only(self, before: Rows, after: Rows, may: set[UUID]) -> None:
         changed = {id for id, row in before.items() if after.get(id) != row}
         assert changed <= may, "a row was changed by somebody who must not"
         assert after.keys() == before.keys()
@@ -236,10 +221,7 @@ class World:
     async def expire(self) -> None:
         """All relays have been silent for longer than their lease, dead or not."""
         self.sink.allowed += WINDOW * len(self.relays)
-        await self._execute(
-            update(lanes).values(expires_at=PAST),
-            update(outbox.tables.relays).values(expires_at=PAST),
-        )
+        await self._expire()
 
     async def crash(self, number: int) -> None:
         relay = self.relays[number]
@@ -247,30 +229,20 @@ class World:
         await relay.store.close()
         self.relays[number] = self._relay()
 
-    # Time, retention, people
-
-    async def end_waits(self) -> None:
-        over = update(table).where(table.c.next_retry_at.is_not(None))
-        await self._execute(over.values(next_retry_at=PAST))
-
     async def forget(self, limit: int) -> None:
         before = await self.rows()
-        aged = update(table).where(table.c.published_at.is_not(None)).values(published_at=PAST)
-        await self._execute(aged)
+        await self._age()
         removed = await self.relays[0].store.forget(timedelta(days=1), limit)
         gone = before.keys() - (await self.rows()).keys()
         assert len(gone) == removed <= limit
         assert {before[id]["status"] for id in gone} <= {"published"}
         self.forgotten |= gone
 
-    async def help(self, action: Literal["retry", "discard"]) -> None:
+    async def help(self, action: Repair) -> None:
         failed = {id for id, row in (await self.rows()).items() if row["status"] == "failed"}
-        repair = OutboxRepair(self.engine)
-        assert await getattr(repair, action)(EventFilter(state="failed")) == len(failed)
+        assert await self._repair(action) == len(failed)
         if action == "discard":
             self.out_of_order |= failed
-
-    # What holds at every moment, and in the end
 
     async def check(self) -> None:
         rows = await self.rows()
@@ -305,13 +277,129 @@ class World:
         assert self.committed.keys() <= self.sink.seen.keys() | self.out_of_order
 
     async def close(self) -> None:
-        for connection, _ in self.open.values():
-            await connection.close()
         for relay in self.relays:
             await relay.store.close()
+
+
+class SqlWorld(World):
+    """On PostgreSQL or SQLite; its tables are empty again when it is closed."""
+
+    def __init__(self, engine: AsyncEngine, *, park: bool) -> None:
+        self._engine, self.commits_late = engine, engine.dialect.name == "postgresql"
+        super().__init__(park=park)
+
+    def _relay(self) -> Relay:
+        if self.commits_late:
+            floors = Floors(lambda: self.now)
+            return Relay(PostgresOutbox(self._engine, park=self.park, floors=floors))
+        return Relay(SqliteOutbox(self._engine, park=self.park))
+
+    async def rows(self) -> Rows:
+        async with self._engine.connect() as connection:
+            found = await connection.execute(select(table).order_by(table.c.position))
+            return {row["id"]: row for row in found.mappings()}
+
+    async def _held(self, relay: Relay) -> set[int]:
+        query = select(lanes.c.lane, lanes.c.token).where(lanes.c.owner == relay.id)
+        async with self._engine.connect() as connection:
+            right = {row.lane: row.token for row in await connection.execute(query)}
+        return {lane for lane, token in relay.tokens.items() if right.get(lane) == token}
+
+    async def _execute(self, *statements: Any) -> None:
+        async with self._engine.begin() as connection:
+            for statement in statements:
+                await connection.execute(statement)
+
+    async def _record(self, kept: list[DomainEvent], undone: list[DomainEvent], end: End) -> None:
+        async with AsyncSession(self._engine) as session, session.begin() as transaction:
+            outbox.record(session, *kept)
+            async with session.begin_nested() as savepoint:
+                outbox.record(session, *undone)
+                await savepoint.rollback()
+            if end == "rollback":
+                await transaction.rollback()
+
+    async def begin_late(self, aggregate: int) -> None:
+        event = event_of(aggregate)
+        connection = await self._engine.connect()
+        rows = [row_of(event.to_envelope())]
+        await connection.run_sync(lambda sync: insert(sync, outbox.tables.names, rows))
+        self.open[aggregate] = connection, event.event_id
+
+    async def end_late(self, aggregate: int, *, commits: bool) -> None:
+        connection, event_id = self.open.pop(aggregate)
+        await (connection.commit() if commits else connection.rollback())
+        await connection.close()
+        if commits:
+            self.committed[event_id] = aggregate
+
+    async def _expire(self) -> None:
+        await self._execute(
+            update(lanes).values(expires_at=PAST),
+            update(outbox.tables.relays).values(expires_at=PAST),
+        )
+
+    async def end_waits(self) -> None:
+        waiting = update(table).where(table.c.next_retry_at.is_not(None))
+        await self._execute(waiting.values(next_retry_at=PAST))
+
+    async def _age(self) -> None:
+        published = update(table).where(table.c.published_at.is_not(None))
+        await self._execute(published.values(published_at=PAST))
+
+    async def _repair(self, action: Repair) -> int:
+        changed = getattr(OutboxRepair(self._engine), action)(EventFilter(state="failed"))
+        return int(await changed)
+
+    async def close(self) -> None:
+        for connection, _ in self.open.values():
+            await connection.close()
+        await super().close()
         await self._execute(
             table.delete(),
             update(lanes).values(owner=None, expires_at=None),
             outbox.tables.relays.delete(),
-            text("DELETE FROM outbox_actions"),
+            outbox.tables.actions.delete(),
         )
+
+
+class MemoryWorld(World):
+    """The outbox for users' tests, which knows neither transactions nor people."""
+
+    def __init__(self, *, park: bool) -> None:
+        self._time = datetime(2026, 1, 1, tzinfo=UTC)
+        self._outbox = MemoryOutbox(park=park, clock=lambda: self._time)
+        super().__init__(park=park)
+
+    def _relay(self) -> Relay:
+        return Relay(self._outbox.of_sink("default", park=self.park))
+
+    async def rows(self) -> Rows:
+        return {
+            row.event.id: {**vars(row), "aggregate_key": row.event.aggregate_key}
+            for row in self._outbox.rows
+        }
+
+    async def _held(self, relay: Relay) -> set[int]:
+        right = self._outbox._own.tokens(relay.id)
+        return {lane for lane, token in relay.tokens.items() if right.get(lane) == token}
+
+    async def _record(self, kept: list[DomainEvent], _undone: list[DomainEvent], end: End) -> None:
+        if end == "commit":
+            self._outbox.record(*kept)
+
+    async def _expire(self) -> None:
+        self._time += 2 * LEASE
+
+    async def end_waits(self) -> None:
+        for row in self._outbox.rows:
+            row.next_retry_at = None
+
+    async def _age(self) -> None:
+        self._time += timedelta(days=2)
+
+    async def _repair(self, action: Repair) -> int:
+        failed = [row for row in self._outbox.rows if row.status == "failed"]
+        for row in failed:
+            row.status, row.retry_count = "pending", 0
+        return len(failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outrider import SqlOutbox
 from tests.faults.flow import FULL
 from tests.integration.conftest import made_for, transactional_sqlite
-from tests.integration.store_world import AGGREGATES, WINDOW, Relay, World
+from tests.integration.store_world import (
+    AGGREGATES,
+    WINDOW,
+    MemoryWorld,
+    Relay,
+    SqlWorld,
+    World,
+)
 
 aggregates = st.lists(st.sampled_from(AGGREGATES), max_size=3)
 numbers, limits = st.integers(0, 1), st.integers(1, WINDOW)
@@ -35,9 +42,9 @@ outcomes = st.sampled_from(["accepted", "refused", "accepted", "lost", "arrived"
 class StoreMachine(RuleBasedStateMachine):
     """Steps that may come in any order; hypothesis looks for one that breaks something."""
 
-    def __init__(self, runner: asyncio.Runner, engine: AsyncEngine) -> None:
+    def __init__(self, runner: asyncio.Runner, make: Callable[[bool], World]) -> None:
         super().__init__()
-        self._runner, self._engine = runner, engine
+        self._runner, self._make = runner, make
         self.world: World
 
     def run(self, step: Coroutine[Any, Any, None]) -> None:
@@ -45,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(park=st.booleans(), some=aggregates)
     def begin(self, park: bool, some: list[int]) -> None:
-        self.world = World(self._engine, park=park)
+        self.world = self._make(park)
         self.run(self.world.record([*AGGREGATES[:1], *some], [], "commit"))
 
     @rule(kept=aggregates, undone=aggregates, end=st.sampled_from(["commit", "commit", "rollback"]))
@@ -54,7 +61,7 @@ class StoreMachine(RuleBasedStateMachine):
         free = [each for each in kept if each not in self.world.open]
         self.run(self.world.record(free, undone, end))
 
-    @precondition(lambda self: self.world.on_postgres)
+    @precondition(lambda self: self.world.commits_late)
     @rule(aggregate=st.sampled_from(AGGREGATES))
     def begin_late(self, aggregate: int) -> None:
         if aggregate not in self.world.open:
@@ -133,6 +140,18 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
+def check(runner: asyncio.Runner, make: Callable[[bool], World], *, small: int, large: int) -> None:
+    run_state_machine_as_test(
+        lambda: StoreMachine(runner, make),
+        settings=settings(
+            max_examples=large if FULL else small,
+            stateful_step_count=50 if FULL else 20,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
 @pytest.mark.parametrize("driver", ["postgresql+asyncpg", "sqlite+aiosqlite"])
 def test_store_keeps_its_promises_whatever_happens_in_whatever_order(
     driver: str, runner: asyncio.Runner, request: pytest.FixtureRequest, tmp_path: Path
@@ -143,17 +162,13 @@ def test_store_keeps_its_promises_whatever_happens_in_whatever_order(
         runner.run(engine.dispose())
     runner.run(_prepare(engine))
 
-    run_state_machine_as_test(
-        lambda: StoreMachine(runner, engine),
-        settings=settings(
-            max_examples=1000 if FULL else 20,
-            stateful_step_count=50 if FULL else 20,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    check(runner, lambda park: SqlWorld(engine, park=park), small=20, large=1000)
 
     runner.run(engine.dispose())
+
+
+def test_outbox_in_memory_keeps_the_promises_of_the_real_ones(runner: asyncio.Runner) -> None:
+    check(runner, lambda park: MemoryWorld(park=park), small=100, large=5000)
 
 
 async def _prepare(engine: AsyncEngine) -> None:

@@ -21,10 +21,11 @@ def test_variant_holds_or_breaks_as_it_must(variant: Variant) -> None:
 
 
 def test_every_switch_of_a_variant_is_one_of_its_model() -> None:
+    files = {"lanes.pml": "switches.pml", "inbox.pml": "inbox.pml"}
     for variant in VARIANTS:
-        known = re.findall(r"^#ifndef (\w+)", (HERE / variant.file).read_text(), re.MULTILINE)
+        text = (HERE / files[variant.file]).read_text()
 
-        assert variant.switches.keys() <= set(known), variant.name
+        assert variant.switches.keys() <= set(re.findall(r"#ifndef (\w+)", text)), variant.name
 
 
 def test_variants_that_the_guarantees_name_exist() -> None:
