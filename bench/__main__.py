@@ -1,22 +1,29 @@
-"""python -m bench [part …]: all parts, or the named ones."""
+"""python -m bench [part …] [option=number …]: all parts, or the named ones."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from bench import (
     big_table,
     codec,
+    consume,
+    drain,
+    horizon,
     jetstream,
     kafka,
+    peers,
     producer,
     rabbitmq_consume,
     rabbitmq_raw,
     redis_streams,
     relay,
+    scaling,
 )
 
-PARTS = {
+PARTS: dict[str, Callable[..., Any]] = {
     "codec": codec.run,
     "producer": producer.run,
     "rabbitmq": rabbitmq_raw.run,
@@ -26,16 +33,25 @@ PARTS = {
     "nats": jetstream.run,
     "redis": redis_streams.run,
     "rabbitmq_consume": rabbitmq_consume.run,
+    "consume": consume.run,
+    "scaling": scaling.run,
+    "horizon": horizon.run,
+    "drain": drain.run,
+    "peers": peers.run,
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    names = [word for word in arguments if "=" not in word]
+    options = {
+        name: int(value) for name, _, value in (w.partition("=") for w in arguments) if value
+    }
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         print(f"no such part: {', '.join(unknown)}; there are: {', '.join(PARTS)}")
         return 2
     for name in names or PARTS:
-        PARTS[name]()
+        PARTS[name](**options)
     return 0
 
 

@@ -1,0 +1,120 @@
+"""A table full of pending events emptied in one go: is the rate steady, is memory flat?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import ExitStack
+
+import asyncpg
+import psutil
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from bench.databases import for_engine, outbox_database
+from bench.measure import Row, rows_of, save, show
+from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
+from bench.relay import BATCH, EXCHANGE, FILL, Nowhere
+from outrider import OutboxRelay, RelayConfig, SqlOutbox
+from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
+from outrider.ports import EventPublisher
+from outrider.signals import BatchPublished, Signal
+from outrider.testing.services import Services
+
+PENDING = 10_000_000 if os.environ.get("OUTRIDER_FULL") else 500_000
+TO_RABBITMQ = 0.1
+"""Which part of them goes to RabbitMQ as well; the rest would only take longer."""
+SLICES = 40
+FILL_STEP = 500_000
+
+# Keeps the newest, so that a long queue is not what is measured.
+_SHORT = Queue(
+    f"{EXCHANGE}_short",
+    (Binding(EXCHANGE),),
+    arguments={"x-max-length": 10_000, "x-overflow": "drop-head"},
+)
+
+
+async def fill(url: str, count: int) -> None:
+    link = await asyncpg.connect(url)
+    await link.execute("TRUNCATE outbox")
+    for at in range(0, count, FILL_STEP):
+        some = min(FILL_STEP, count - at)
+        await link.execute(FILL, some, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+    await link.execute("VACUUM ANALYZE outbox")
+    # What filling left to be written is no part of the measurement.
+    await link.execute("CHECKPOINT")
+    await link.close()
+
+
+class Slices:
+    """Notes time and memory whenever another part of the events is through."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._each, self._accepted = count, max(1, count // SLICES), 0
+        self._process, self._started = psutil.Process(), time.perf_counter()
+        self._last, self._from = self._started, 0
+        self.found: list[dict[str, float]] = []
+        self.done = asyncio.Event()
+
+    def watch(self, signal: Signal) -> None:
+        if not isinstance(signal, BatchPublished):
+            return
+        self._accepted += len(signal.accepted)
+        if self._accepted - self._from >= self._each or self._accepted >= self._count:
+            self._note(time.perf_counter())
+        if self._accepted >= self._count:
+            self.done.set()
+
+    def _note(self, now: float) -> None:
+        self.found.append(
+            {
+                "events": self._accepted,
+                "seconds": round(now - self._started, 2),
+                "per_second": round((self._accepted - self._from) / (now - self._last)),
+                "megabytes": round(self._process.memory_info().rss / 1e6, 1),
+            }
+        )
+        self._last, self._from = now, self._accepted
+
+
+async def drain(url: str, publisher: EventPublisher, count: int) -> list[dict[str, float]]:
+    await fill(url, count)
+    await publisher.open()
+    engine, slices = create_async_engine(for_engine(url)), Slices(count)
+    config = RelayConfig(batch_size=BATCH, retention=None)
+    async with OutboxRelay(SqlOutbox(engine), publisher, config, on_signal=slices.watch):
+        await slices.done.wait()
+    await engine.dispose()
+    return slices.found
+
+
+def quarters(found: list[dict[str, float]]) -> dict[str, list[float]]:
+    """The rates of each slice, by the quarter in which it came."""
+    size = max(1, len(found) // 4)
+    names = ("first quarter", "second quarter", "third quarter", "last quarter")
+    cut = [found[at * size : (at + 1) * size if at < 3 else None] for at in range(4)]
+    return {
+        name: [slice_["per_second"] for slice_ in part]
+        for name, part in zip(names, cut, strict=True)
+        if part
+    }
+
+
+def run(count: int = PENDING, services: Services | None = None) -> dict[str, list[Row]]:
+    with ExitStack() as stack:
+        services = services or stack.enter_context(Services())
+        url = stack.enter_context(outbox_database(services.postgres.url, "bench_drain"))
+        amqp = services.rabbitmq.url
+        broker = RabbitMQPublisher(amqp, exchange=EXCHANGE, topology=Topology(queues=(_SHORT,)))
+        found = {
+            "to nowhere": asyncio.run(drain(url, Nowhere(), count)),
+            "to RabbitMQ": asyncio.run(drain(url, broker, max(SLICES, int(count * TO_RABBITMQ)))),
+        }
+    tables = {title: rows_of(quarters(part), ["first quarter"]) for title, part in found.items()}
+    for title, part in found.items():
+        megabytes = [slice_["megabytes"] for slice_ in part]
+        show(f"{title}, {int(part[-1]['events']):,} events drained in one go", tables[title])
+        print(f"  memory: {megabytes[0]:.1f} MB at first, {max(megabytes):.1f} MB at most")
+    save("drain", tables, {"count": count, "slices": found})
+    return tables

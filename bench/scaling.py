@@ -1,0 +1,118 @@
+"""One, two and four relays, each a process, when the broker is the slow part."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import asyncpg
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from bench.databases import for_engine, outbox_database
+from bench.measure import Row, rows_of, save, show
+from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
+from bench.relay import FILL, Nowhere
+from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutbox
+from outrider.testing.services import Services
+
+RELAYS = (1, 2, 4)
+BATCH = 100
+DELAY = 0.05
+"""Seconds that the broker takes for a batch."""
+PATIENCE = 120.0
+
+_SHARES = "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL GROUP BY owner"
+_PENDING = "SELECT FROM outbox WHERE status = 'pending' LIMIT 1"
+_SECONDS = "SELECT extract(epoch FROM max(published_at) - $1)::float FROM outbox"
+
+
+class SlowBroker(Nowhere):
+    """Takes the same time for every batch, however many relays there are."""
+
+    async def publish_all(self, _: Sequence[EventEnvelope], /) -> None:
+        await asyncio.sleep(DELAY)
+
+
+async def _relay(url: str) -> None:
+    engine, stop = create_async_engine(for_engine(url)), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    config = RelayConfig(batch_size=BATCH)
+    async with OutboxRelay(SqlOutbox(engine), SlowBroker(), config):
+        await stop.wait()
+    await engine.dispose()
+
+
+def relay(url: str) -> None:
+    asyncio.run(_relay(url))
+
+
+@contextmanager
+def relays(url: str, number: int) -> Iterator[None]:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=relay, args=(url,)) for _ in range(number)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+async def drained(url: str, number: int, count: int) -> float:
+    """Events a second by the database's clock, once every relay has its share of the lanes."""
+    link = await asyncpg.connect(url)
+
+    async def shared() -> bool:
+        shares = [share for (share,) in await link.fetch(_SHARES)]
+        return len(shares) == number and min(shares) >= 64 // number
+
+    async def empty() -> bool:
+        return not await link.fetch(_PENDING)
+
+    await link.execute("TRUNCATE outbox")
+    await until(shared)
+    await link.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+    started = await link.fetchval("SELECT clock_timestamp()")
+    await link.execute("SELECT pg_notify('outbox_channel', '')")
+    await until(empty)
+    seconds = await link.fetchval(_SECONDS, started)
+    await link.close()
+    return float(count / seconds)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not await condition():
+        assert time.monotonic() < deadline, "the relays did not get there"
+        await asyncio.sleep(0.05)
+
+
+def run(
+    rounds: int = 3,
+    count: int = 20_000,
+    numbers: Sequence[int] = RELAYS,
+    services: Services | None = None,
+) -> dict[str, list[Row]]:
+    rates: dict[str, list[float]] = {_name(number): [] for number in numbers}
+    with ExitStack() as stack:
+        server = (services or stack.enter_context(Services())).postgres.url
+        url = stack.enter_context(outbox_database(server, "bench_scaling"))
+        for _ in range(rounds):
+            for number in numbers:
+                with relays(url, number):
+                    rates[_name(number)].append(asyncio.run(drained(url, number, count)))
+    tables = {"slow broker": rows_of(rates, [_name(numbers[0])])}
+    show(f"relays to a broker that takes {DELAY:g} s for a batch of {BATCH}", tables["slow broker"])
+    save("scaling", tables, {"rounds": rounds, "count": count, "batch": BATCH, "delay": DELAY})
+    return tables
+
+
+def _name(number: int) -> str:
+    return f"{number} relay{'s' if number > 1 else ''}"
