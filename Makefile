@@ -1,6 +1,6 @@
 # Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench faults fuzz model docs screenshots services clean
+.PHONY: help demo test check fmt bench plots faults fuzz model docs screenshots services clean
 
 PY := .venv/bin/python
 
@@ -35,6 +35,9 @@ fmt: .venv/.dev ## format and fix what can be fixed
 
 bench: .venv/.dev ## measure side by side; one part with PART=name
 	$(PY) -m bench $(PART)
+
+plots: .venv/.dev ## the figures of the last benchmarks into docs/benchmarks.md
+	$(PY) -m bench.report
 
 faults: .venv/.dev ## the tests that hurt servers and processes, at full length
 	OUTRIDER_FULL=1 $(PY) -m pytest -m faults $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -95,6 +96,8 @@ def save(part: str, tables: dict[str, list[Row]], settings: dict[str, Any]) -> N
     report = {
         "part": part,
         "python": sys.version.split()[0],
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "settings": settings,
         "tables": {
             title: [{**asdict(row), "per_second": round(row.per_second)} for row in rows]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench import codec, measure
-from bench.__main__ import main
+from bench import codec, drain, measure, peers, report
+from bench.__main__ import PARTS, main
 
 
 def test_codec_benchmark_compares_side_by_side(
@@ -34,3 +36,77 @@ def test_medians_are_compared() -> None:
 def test_unknown_part_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cofec"]) == 2
     assert "no such part: cofec" in capsys.readouterr().out
+
+
+def test_arrivals_are_judged_by_order_loss_and_repetition() -> None:
+    in_order = [(0, 0), (1, 1), (0, 2)]
+    with_faults = [(0, 4), (0, 2), (1, 1), (1, 1), (0, 6)]
+
+    assert peers.judge(in_order, 3) == {"late": 0, "lost": 0, "twice": 0}
+    assert peers.judge(with_faults, 7) == {"late": 1, "lost": 3, "twice": 1}
+
+
+def test_peer_that_cannot_be_had_says_why() -> None:
+    nobody = peers.Peer(name="nobody", requirements=("nobody==1",), python=(9, 9))
+
+    with pytest.raises(peers.CannotRun, match=r"needs Python 9\.9"):
+        peers.interpreter(nobody)
+
+
+def test_drained_slices_are_compared_by_quarter() -> None:
+    slices = [{"per_second": rate} for rate in (1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 4.0)]
+
+    quarters = drain.quarters(slices)
+
+    assert list(quarters.values()) == [[1, 1], [2, 2], [3, 3], [4, 4, 4]]
+
+
+def test_report_fills_its_blocks_and_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    rows = measure.rows_of({"by <hand>": [4.0], "outrider": [2.0]}, beside=["by <hand>"])
+    settings = {
+        "rounds": 1,
+        "failing_of": 10,
+        "order": {"outrider": {"late": 0, "lost": 0}},
+        "slices": {"to nowhere": [{"seconds": 1.0, "per_second": 5, "megabytes": 7.0}]},
+        "series": {"free": [1, 2], "pinned": [2, 1]},
+        "latency": {"commit to consumer": {"p50 ms": 2.2}},
+    }
+    measure.save("here", {"a table": rows}, settings)
+    page = "Words.\n<!-- bench: here -->\nold\n<!-- end -->\n<!-- bench: gone -->\n<!-- end -->\n"
+
+    filled = report.fill(page, tmp_path / "images")
+
+    assert filled.startswith("Words.\n")
+    assert "old" not in filled
+    assert "| outrider | 2 | 0% | 0.50 |" in filled
+    assert "| outrider | 0 | 0 |" in filled
+    assert "No run is recorded yet: `make bench PART=gone`." in filled
+    assert report.fill(filled, tmp_path / "images") == filled
+    pictures = re.findall(r"\(images/(.+?)\)", filled)
+    assert len(pictures) == 5
+    for name in pictures:
+        ET.fromstring((tmp_path / "images" / name).read_text())  # noqa: S314 - our own
+
+
+def test_page_shows_the_recorded_results(tmp_path: Path) -> None:
+    page = (report.DOCS / report.PAGE).read_text()
+
+    assert report.fill(page, tmp_path) == page, "run `make plots`"
+
+
+def test_every_part_is_on_the_page() -> None:
+    page = (report.DOCS / report.PAGE).read_text()
+    raw_limits = {"rabbitmq", "rabbitmq_consume"}
+
+    assert {name for name in PARTS if f"<!-- bench: {name} -->" not in page} == raw_limits
+
+
+def test_parts_take_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, int]] = []
+    monkeypatch.setitem(PARTS, "relay", lambda **options: asked.append(options))
+
+    assert main(["relay", "count=100", "rounds=1"]) == 0
+    assert asked == [{"count": 100, "rounds": 1}]
