@@ -19,7 +19,7 @@ from outrider.sql.schema import create_all
 from outrider.testing.services import Services
 from tests.faults.producer_process import with_savepoints
 from tests.faults.queue_reader import Reader, declare
-from tests.faults.relay_process import RelayProcess
+from tests.faults.relay_process import RELAY, RelayProcess
 from tests.faults.verdict import Row, Verdict, judge
 from tests.faults.writers import Writers
 
@@ -79,6 +79,7 @@ class Flow:
         self.queue = f"flow.{uuid4().hex}"
         self.chance = random.Random(SEED)
         self.relays: list[RelayProcess] = []
+        self.command = RELAY
         self.engine = _engine(database)
         self.writers = Writers(self.engine, SEED)
         self.reader = Reader(broker, self.queue)
@@ -86,6 +87,7 @@ class Flow:
             "DATABASE_URL": database,
             "RABBITMQ_URL": broker,
             "RABBITMQ_EXCHANGE": self.queue,
+            "OUTBOX_DESTINATION": self.queue,
             "OUTBOX_BATCH_SIZE": str(BATCH),
             **settings,
         }
@@ -108,7 +110,7 @@ class Flow:
 
     def start_relay(self) -> RelayProcess:
         log = self.folder / f"relay-{len(self.relays)}.log"
-        relay = RelayProcess(self._settings, log)
+        relay = RelayProcess(self._settings, log, self.command)
         self.relays.append(relay)
         return relay
 
