@@ -59,7 +59,7 @@ class Worker:
         return lane % self._state.config.loops == self.number
 
     def extend(self, valid_until: float) -> None:
-        """The lease was renewed while a batch is with the sink."""
+        """The lease was renewed while a batch is with the sink and not given up yet."""
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(valid_until)
 

@@ -1,0 +1,67 @@
+"""The relay's lease, renewed in the very moment in which it runs out."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from outrider import DomainEvent, OutboxRelay, RelayConfig
+from outrider.ports import Lease
+from outrider.testing.memory_outbox import MemoryOutbox
+
+LEASE = timedelta(seconds=1)
+
+
+class SlowToRenew(MemoryOutbox):
+    """Renews no lease before `go_on`, except the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on, self.renewals = asyncio.Event(), 0
+
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+        if self.renewals:
+            await self.go_on.wait()
+        self.renewals += 1
+        return await super().lease(relay, name, duration)
+
+
+class SlowToEnd:
+    """Hangs with the first batch, and when given up lets the lease be renewed before it ends."""
+
+    def __init__(self, store: SlowToRenew) -> None:
+        self._store, self.got = store, 0
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish_all(self, envelopes: Any, /) -> None:
+        if not self._store.go_on.is_set():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._store.go_on.set()
+                while self._store.renewals < 2:  # noqa: ASYNC110 - a store tells nobody
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
+        self.got += len(envelopes)
+
+
+async def test_relay_outlives_a_renewal_that_comes_while_a_late_batch_is_given_up() -> None:
+    # given
+    store = SlowToRenew()
+    store.record(DomainEvent("thing.changed", "thing", 1, {}))
+    publisher: Any = SlowToEnd(store)
+
+    # when
+    async with OutboxRelay(store, publisher, RelayConfig(lease=LEASE)) as relay:
+        async with asyncio.timeout(30):
+            while not publisher.got and relay.problem is None:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+
+        # then
+        assert relay.problem is None
+        assert publisher.got == 1
