@@ -59,7 +59,7 @@ class Worker:
         return lane % self._state.config.loops == self.number
 
     def extend(self, valid_until: float) -> None:
-        """The lease was renewed while a batch is with the sink and not given up yet."""
+        """The lease was renewed while a batch is with the sink."""
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(valid_until)
 
@@ -226,7 +226,7 @@ class Worker:
         refused: list[RefusedEvent],
         unknown: list[ClaimedEvent],
     ) -> None:
-        state, expected = self._state, len(accepted) + len(refused)
+        state, expected, repeated = self._state, len(accepted) + len(refused), False
         while True:
             try:
                 changed = await state.store.settle(
@@ -238,7 +238,9 @@ class Worker:
                 if not state.lease_is_valid:
                     raise
                 await state.store_is_down(error)
-        if changed < expected:
+                repeated = True
+        # One whose reply was lost may have settled them: then there is nothing left to change.
+        if changed < expected and not repeated:
             lost = expected - changed
             state.signal(LeaseWasLost(sink=state.sink, lanes=0, events=lost))
         now = asyncio.get_running_loop().time()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from sqlalchemy import text
@@ -68,10 +70,12 @@ async def prepare_broker(url: str, name: str) -> None:
     await source.close()
 
 
-def consumer() -> EventConsumer:
+@asynccontextmanager
+async def consumer() -> AsyncIterator[EventConsumer]:
     engine = create_async_engine(os.environ["EFFECTS_DATABASE"], pool_size=16)
     source = source_of(os.environ["OUTBOX_TO"], os.environ["OUTBOX_DESTINATION"])
     inbox = SqlInbox(async_sessionmaker(engine))
-    return EventConsumer(
+    yield EventConsumer(
         source, [("thing.changed", WriteEffect())], inbox=inbox, on_signal=log_signals
     )
+    await engine.dispose()

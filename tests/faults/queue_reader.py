@@ -53,6 +53,9 @@ class Reader:
     def has(self, ids: set[UUID]) -> bool:
         return ids <= self._ids
 
+    async def count(self) -> int:
+        return len(self.deliveries)
+
     async def silence(self) -> None:
         """Return when nothing more comes: marks of our own arrive with nothing between them."""
         before = -1

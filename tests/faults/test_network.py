@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
+import asyncpg
 import pytest
 from sqlalchemy import make_url
 
 from outrider.testing.link import FaultyLink
 from outrider.testing.services import Services
+from tests.faults import linked_kafka
 from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
 from tests.faults.linked_relay import COMMAND, LONGEST_CALL
+from tests.faults.relay_process import RelayProcess
+from tests.faults.test_end_to_end import (
+    assert_once_and_in_order,
+    effects_database,
+    effects_in,
+    prepare_broker,
+)
 from tests.faults.weather import Weather
 
-FAULTS = 500 if FULL else 10
-RELAYS = 2
+FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (10, 4)
+RELAYS, AGGREGATES = 2, 60
+CONSUME = ("consume", "tests.faults.effects_app:consumer")
+
+Links = dict[str, FaultyLink]
 
 pytestmark = pytest.mark.faults
 
 
 @asynccontextmanager
-async def links_to(**urls: str) -> AsyncIterator[dict[str, FaultyLink]]:
+async def links_to(**urls: str) -> AsyncIterator[Links]:
     async with AsyncExitStack() as stack:
-        links = {}
-        for name, url in urls.items():
-            address = urlsplit(url)
-            link = FaultyLink(address.hostname or "", address.port or 0)
-            links[name] = await stack.enter_async_context(link)
-        yield links
+        yield {name: await stack.enter_async_context(link_to(url)) for name, url in urls.items()}
 
 
-def by_way_of(links: dict[str, FaultyLink], database: str, broker: str) -> dict[str, str]:
+def link_to(url: str, listen: int = 0) -> FaultyLink:
+    address = urlsplit(url)
+    return FaultyLink(address.hostname or "", address.port or 0, listen=listen)
+
+
+def by_way_of(links: Links, database: str, broker: str) -> dict[str, str]:
     return {
         "DATABASE_URL": links["database"].url(database),
         "LISTEN_URL": links["notifications"].url(database),
@@ -44,13 +58,20 @@ def by_way_of(links: dict[str, FaultyLink], database: str, broker: str) -> dict[
 
 def connections_in(services: Services, database: str) -> int:
     name = make_url(database).database
-    count = f"select count(*) from pg_stat_activity where datname = '{name}'"  # noqa: S608
-    return int(services.postgres.psql(count))
+    # This process has one of its own, which wakes relays up and is kept for a while.
+    others = f"datname = '{name}' and query not like 'NOTIFY%'"
+    return int(services.postgres.psql(f"select count(*) from pg_stat_activity where {others}"))  # noqa: S608
 
 
 def longest_call(flow: Flow) -> float:
     found = [re.findall(f"{LONGEST_CALL}(.+) s", relay.text) for relay in flow.relays]
     return max(float(said) for each in found for said in each)
+
+
+async def nothing_is_left(services: Services, links: Links, *databases: str) -> None:
+    await until(lambda: not any(link.connections for link in links.values()), "links are free")
+    for database in databases:
+        await until(lambda: not connections_in(services, database), "no connection is left")  # noqa: B023
 
 
 @pytest.mark.fault("R3", "D5", "D6", "D12", "B9", "B11")
@@ -70,7 +91,7 @@ async def test_network_faults_lose_nothing_and_keep_the_order(
 
             # when
             weather = Weather(links, SEED)
-            await weather.rage(FAULTS, lambda: len(flow.reader.deliveries))
+            await weather.rage(FAULTS, flow.reader.count)
             await flow.writers.stopped()
             await flow.arrived()
 
@@ -80,5 +101,92 @@ async def test_network_faults_lose_nothing_and_keep_the_order(
             print(f"{weather}; longest call {longest_call(flow):.2f} s")
             in_hand = (FAULTS + flow.lost_leases) * RELAYS * LOOPS * BATCH
             assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
-        await until(lambda: not any(link.connections for link in links.values()), "links are free")
-        await until(lambda: connections_in(services, database) == 0, "no connection is left")
+        await nothing_is_left(services, links, database)
+
+
+@pytest.mark.fault("D5", "B9", "E16")
+@pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"] if FULL else ["redis"])
+async def test_network_faults_up_to_the_consumers_database_leave_each_effect_once_and_in_order(
+    services: Services, tmp_path: Path, kind: str
+) -> None:
+    database, effects = fresh_database(services), await effects_database(services)
+    urls = {"database": database, "notifications": database, "effects": effects}
+    async with broker_behind_links(services, kind) as (broker, ways), links_to(**urls) as links:
+        links.update(ways)
+        name = f"flow{uuid4().hex[:12]}"
+        settings = {
+            **by_way_of(links, database, broker),
+            "OUTBOX_DESTINATION": name,
+            "EFFECTS_DATABASE": links["effects"].url(effects),
+        }
+        flow = Flow(database, services.rabbitmq.url, tmp_path, settings)
+        flow.command, processes, counter = COMMAND, [], Counter(effects)
+        try:
+            # given
+            await flow.prepare(AGGREGATES, "#")
+            await prepare_broker(broker, name)
+            settings["OUTBOX_TO"] = links.get("consumers", links["broker"]).url(broker)
+            for number in range(2):
+                log = tmp_path / f"consumer-{number}.log"
+                processes.append(RelayProcess(settings, log, CONSUME))
+            await until(lambda: all(p.is_ready for p in processes), "consumers have started")
+            processes += await flow.start_relays(1)
+            before = [process.pid for process in processes]
+            flow.writers.start(writers=2, pause=0.05)
+
+            # when
+            weather = Weather(links, SEED)
+            await weather.rage(FAULTS_TO_THE_END, counter.count)
+            await flow.writers.stopped()
+
+            async def complete() -> bool:
+                return await counter.count() >= len(flow.writers.committed)
+
+            await until(complete, "everything took effect")
+
+            # then
+            print(f"{kind}: {weather}")
+            assert [process.pid for process in processes if process.is_alive] == before
+            assert_once_and_in_order(flow, await effects_in(effects))
+            for process in processes:
+                process.terminate()
+            await until(lambda: not any(p.is_alive for p in processes), "all end when asked")
+        except BaseException:
+            for process in processes:
+                print(f"--- {process.log.name}\n{process.text[-3000:]}")
+            raise
+        finally:
+            for process in processes:
+                process.kill()
+            await counter.close()
+            await flow.close()
+        await nothing_is_left(services, links, database, effects)
+
+
+class Counter:
+    """How many effects there are, asked often."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._link = url.replace("+asyncpg", ""), None
+
+    async def count(self) -> int:
+        self._link = self._link or await asyncpg.connect(self._url)
+        return int(await self._link.fetchval("SELECT count(*) FROM effects"))
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+
+@asynccontextmanager
+async def broker_behind_links(services: Services, kind: str) -> AsyncIterator[tuple[str, Links]]:
+    """The URL of a broker, and links to it."""
+    if kind == "kafka":  # says itself where its clients go, so that there is one link for all
+        server = await asyncio.to_thread(linked_kafka.start, services)
+        async with link_to(server.url, server.link_port) as link:
+            yield server.url, {"broker": link}
+        await asyncio.to_thread(server.stop)
+    else:
+        url = getattr(services, kind).url
+        async with links_to(broker=url, consumers=url) as links:
+            yield url, links

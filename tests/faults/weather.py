@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from outrider.testing.link import FaultyLink
 from tests.faults.flow import until
 
 Fault = Callable[[FaultyLink, random.Random], None]
+Count = Callable[[], Awaitable[int]]
 
 LONGEST = 4.0
 FAULTS: Mapping[str, Fault] = {
@@ -40,7 +41,7 @@ class Weather:
         """Seconds from the end of each fault to the next event that arrived."""
         self._links, self._chance = links, random.Random(seed)
 
-    async def rage(self, faults: int, arrived: Callable[[], int]) -> None:
+    async def rage(self, faults: int, arrived: Count) -> None:
         """`arrived` counts what has reached the far end, and must grow after every fault."""
         deck = self._deck()
         for _ in range(faults):
@@ -80,10 +81,14 @@ class Weather:
     def _in_some_order(self) -> Sequence[FaultyLink]:
         return self._chance.sample([*self._links.values()], len(self._links))
 
-    async def _clears_up(self, what: str, arrived: Callable[[], int]) -> None:
-        clock, before = asyncio.get_running_loop().time, arrived()
-        ended = clock()
-        await until(lambda: arrived() > before, f"events flow again after {what}")
+    async def _clears_up(self, what: str, arrived: Count) -> None:
+        clock = asyncio.get_running_loop().time
+        ended, before = clock(), await arrived()
+
+        async def flows() -> bool:
+            return await arrived() > before
+
+        await until(flows, f"events flow again after {what}")
         self.recoveries.append(clock() - ended)
 
     def __str__(self) -> str:

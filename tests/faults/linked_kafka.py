@@ -1,0 +1,32 @@
+"""A Kafka that sends its clients to another port than its own, where a faulty link listens."""
+
+from __future__ import annotations
+
+from outrider.testing.services import KINDS, Services
+from outrider.testing.services.kafka import Kafka
+from outrider.testing.services.ports import LOOPBACK
+
+_KIND = "kafka behind a link"
+
+
+class LinkedKafka(Kafka):
+    ports_needed = 3
+
+    @property
+    def link_port(self) -> int:
+        return self.ports[2]
+
+    def _settings(self) -> list[tuple[str, object]]:
+        settings = dict(super()._settings())
+        settings["advertised.listeners"] = f"PLAINTEXT://{LOOPBACK}:{self.link_port}"
+        return [*settings.items()]
+
+
+def start(services: Services) -> LinkedKafka:
+    KINDS[_KIND] = LinkedKafka
+    try:
+        server = services.another(_KIND)
+    finally:
+        del KINDS[_KIND]
+    assert isinstance(server, LinkedKafka)
+    return server
