@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from outrider.testing.services import KINDS, Services
 from outrider.testing.services.kafka import Kafka
-from outrider.testing.services.ports import LOOPBACK
+from outrider.testing.services.ports import LOOPBACK, free_ports
 
 _KIND = "kafka behind a link"
 
 
 class LinkedKafka(Kafka):
-    ports_needed = 3
-
-    @property
+    @cached_property
     def link_port(self) -> int:
-        return self.ports[2]
+        return free_ports(1)[0]
 
     def _settings(self) -> list[tuple[str, object]]:
         settings = dict(super()._settings())
