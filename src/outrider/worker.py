@@ -43,6 +43,7 @@ class Worker:
         self._tried = 0
         self._retry_at = inf
         self._tokens: dict[int, int] = {}
+        self._suspects: list[ClaimedEvent] = []
 
     async def run(self) -> None:
         while not self._state.stopping.is_set():
@@ -83,6 +84,7 @@ class Worker:
         self._tokens = {lane: self._state.lanes[lane] for lane in lanes}
         if not lanes or not self._state.lease_is_valid:
             return False
+        await self._clear_suspects()
         careful = lanes & self._state.careful
         batch = await self._claim(careful or lanes)
         if damaged := [RefusedEvent(e, e.problem, None) for e in batch if e.problem]:
@@ -91,7 +93,7 @@ class Worker:
         if careful:
             batch = await self._try_carefully(batch, careful)
         if batch:
-            await self._process(batch, suspected=bool(careful))
+            await self._process(batch)
         return bool(batch or careful)
 
     def _lanes(self) -> set[int]:
@@ -138,9 +140,16 @@ class Worker:
             return []
         if few:
             await state.store.suspect(state.id, self._tokens, few)
+            self._suspects = few
         return few
 
-    async def _process(self, batch: list[ClaimedEvent], *, suspected: bool) -> None:
+    async def _clear_suspects(self) -> None:
+        """We live, so whatever kept these from being settled is no crash."""
+        if self._suspects:
+            await self._state.store.suspect(self._state.id, self._tokens, self._suspects, -1)
+            self._suspects = []
+
+    async def _process(self, batch: list[ClaimedEvent]) -> None:
         clock = asyncio.get_running_loop().time
         started = clock()
         outcomes = await self._publish(batch)
@@ -155,10 +164,9 @@ class Worker:
         if accepted or refused:
             self._state.sink_is_up()
         await self._settle(accepted, refused, [event for event, _ in unknown])
-        if suspected and len(accepted) < len(batch):
-            # We live, so whatever kept these from the sink is no crash.
-            again = [event for event, outcome in pairs if not isinstance(outcome, Accepted)]
-            await self._state.store.suspect(self._state.id, self._tokens, again, -1)
+        if self._suspects:
+            self._suspects = [event for event, o in pairs if not isinstance(o, Accepted)]
+            await self._clear_suspects()
         self.published += len(accepted)
         self._state.signal(
             BatchPublished(
