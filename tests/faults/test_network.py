@@ -28,7 +28,7 @@ from tests.faults.test_end_to_end import (
 )
 from tests.faults.weather import Weather
 
-FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (10, 4)
+FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (8, 3)
 RELAYS, AGGREGATES = 2, 60
 CONSUME = ("consume", "tests.faults.effects_app:consumer")
 
