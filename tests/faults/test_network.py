@@ -104,7 +104,7 @@ async def test_network_faults_lose_nothing_and_keep_the_order(
         await nothing_is_left(services, links, database)
 
 
-@pytest.mark.fault("D5", "B9", "E16")
+@pytest.mark.fault("D5", "B9")
 @pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"] if FULL else ["redis"])
 async def test_network_faults_up_to_the_consumers_database_leave_each_effect_once_and_in_order(
     services: Services, tmp_path: Path, kind: str
