@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,14 @@ class OutboxWithTwoLinks(PostgresOutbox):
         patience = PATIENCE.total_seconds()
         super().__init__(open_engine(url), deadline=patience)
         self._listening = Links(open_engine(listen_url), patience)
-        self._ears = Ears(self._listening, self._channel, self._on_notify)
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        opened = await super().open(wake)
+        if self._ears is not None:
+            await self._ears.close()
+        self._ears = Ears(self._listening, self._channel, wake)
+        await self._ears.open()
+        return opened
 
     async def close(self) -> None:
         await super().close()
