@@ -39,8 +39,9 @@ bench: .venv/.dev ## measure side by side; one part with PART=name
 plots: .venv/.dev ## the figures of the last benchmarks into docs/benchmarks.md
 	$(PY) -m bench.report
 
-faults: .venv/.dev ## the tests that hurt servers and processes, at full length
-	OUTRIDER_FULL=1 $(PY) -m pytest -m faults $(ARGS)
+faults: .venv/.dev ## every kind of fault at full length, with a scoreboard; a line of it with LINE=S-1
+	OUTRIDER_FULL=1 $(PY) -m pytest -m '$(if $(LINE),fault(line="$(LINE)"),faults or fault)' \
+		$(if $(BOARD),--scoreboard $(BOARD)) $(ARGS)
 
 fuzz: .venv/.dev ## random input for everything that strangers reach; FUZZ_SECONDS=600 for each target
 	OUTRIDER_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(PY) -m pytest -q -s tests/fuzz $(ARGS)

@@ -9,6 +9,8 @@ import pytest
 
 from outrider.testing.services import ServiceMissing, Services
 
+pytest_plugins = ["tests.faults.scoreboard"]
+
 _cost: dict[str, int] = {}
 
 

@@ -76,6 +76,10 @@ class Services:
         """One more private instance, for a test that wants to hurt it alone."""
         return self._start(KINDS[kind])
 
+    @property
+    def running(self) -> list[Server]:
+        return [server for server in self._started if server.alive]
+
     def close(self) -> None:
         """Stop all servers and delete the folder."""
         with ThreadPoolExecutor() as threads:
