@@ -49,11 +49,12 @@ class Worker:
         while not self._state.stopping.is_set():
             try:
                 busy = await self._round()
-                self._state.store_is_up()
             except DatabaseUnavailable as error:
                 await self._state.store_is_down(error)
                 continue
-            if not busy:
+            if busy:
+                self._state.store_is_up()
+            else:  # perhaps without a word to the database: the next renewal tells how it is
                 await self._idle()
 
     def serves(self, lane: int) -> bool:
@@ -61,6 +62,7 @@ class Worker:
 
     def extend(self, valid_until: float) -> None:
         """The lease was renewed while a batch is with the sink."""
+        # One that has expired cannot be taken back: that batch is being given up.
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(valid_until)
 
