@@ -90,6 +90,8 @@ class Event:
     def to_envelope(
         self, metadata: EventMetadata = NO_METADATA, *, limits: Limits = DEFAULT_LIMITS
     ) -> EventEnvelope:
+        # First, since it is what names a field that cannot be used, the aggregate's id as well.
+        data = self.codec.encode(self, limits)
         return EventEnvelope(
             event_id=self.event_id,
             event_type=self.event_type,
@@ -97,7 +99,7 @@ class Event:
             aggregate_type=self.aggregate_type,
             aggregate_id=self.aggregate_id,
             occurred_at=self.occurred_at,
-            data=self.codec.encode(self, limits),
+            data=data,
             metadata=metadata,
         )
 
