@@ -66,6 +66,7 @@ async def expire(engine: AsyncEngine) -> None:
             await connection.execute(text(f"UPDATE {name} SET expires_at = '{past}'"))  # noqa: S608
 
 
+@pytest.mark.fault("R4")
 async def test_stale_relay_changes_nothing(store: OutboxStore, database: AsyncEngine) -> None:
     """Also if it settles at the very moment of the take-over: what is left is the heir's."""
     heir = SqlOutbox(database)
@@ -192,6 +193,7 @@ async def postgres(services: Services) -> AsyncIterator[AsyncEngine]:
     await engine.dispose()
 
 
+@pytest.mark.fault("D10")
 async def test_event_that_was_committed_late_comes_before_what_followed_it(
     postgres: AsyncEngine,
 ) -> None:
@@ -215,6 +217,29 @@ async def test_event_that_was_committed_late_comes_before_what_followed_it(
 
     assert first == []
     assert [event.position for event in second] == [1, 4]
+    await store.close()
+
+
+@pytest.mark.fault("B18")
+async def test_events_that_were_sent_back_come_from_the_first_on(postgres: AsyncEngine) -> None:
+    """A replay makes published events pending again; some of them lie above the floor."""
+    clock, relay = Clock(), uuid4()
+    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
+    await store.open(lambda _source: None)
+    lease = await store.lease(relay, "one", LEASE)
+    for _ in range(2):
+        await record(postgres, 1, 1)
+        await store.settle(relay, lease.lanes, await store.claim(ALL, 10), [], [])
+        for _ in range(2):  # the floor follows the first two, not yet the others
+            clock.now += 0.3
+            assert await store.claim(ALL, 10) == []
+
+    await change(postgres, 1, 2, 3, 4, status="pending")
+    first = await store.claim(ALL, 10)
+    second = await store.claim(ALL, 10)
+
+    assert first == []
+    assert [event.position for event in second] == [1, 2, 3, 4]
     await store.close()
 
 

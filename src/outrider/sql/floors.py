@@ -77,9 +77,13 @@ class Floors:
             if position < known.get(lane, 0):
                 known[lane] = position
 
-    def settled_of(self, aggregate_key: int) -> int:
-        """Up to where an aggregate is known to be settled; nothing older of it can turn up."""
-        return self._aggregates.get(aggregate_key, 0)
+    def settled_before(self, aggregate_key: int, position: int) -> int:
+        """Up to where an aggregate is known to be settled; nothing older of it can turn up.
+
+        Unless this very position was settled before: somebody has sent it back, and perhaps more.
+        """
+        known = self._aggregates.get(aggregate_key, 0)
+        return known if known < position else 0
 
     def settled(self, claimed: Iterable[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
         """`claimed` have been dealt with; `left` are pending still, or may be again."""

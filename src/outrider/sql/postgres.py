@@ -116,7 +116,8 @@ class PostgresOutbox:
         self, link: Connection[Any], rows: Sequence[Any], floors: Mapping[int, int]
     ) -> set[int]:
         """Aggregates that must wait, since an older event of theirs lies below the floor."""
-        lows = {row[KEY]: self._floors.settled_of(row[KEY]) for row in rows}
+        oldest = {row[KEY]: row[POSITION] for row in reversed(rows)}
+        lows = {key: self._floors.settled_before(key, at) for key, at in oldest.items()}
         highs = {row[KEY]: floors[row[LANE]] for row in rows}
         unsure = [key for key, low in lows.items() if low < highs[key] - 1]
         if not unsure:
