@@ -145,6 +145,7 @@ async def test_sync_handler_takes_effect_once(shop: Shop) -> None:
     assert await shop.state() == (1, 1)
 
 
+@pytest.mark.fault("E15")
 async def test_handler_that_commits_itself_takes_effect_once(shop: Shop) -> None:
     event = placed()
 
@@ -204,6 +205,7 @@ async def swallows_a_failed_flush(event: OrderPlaced, session: AsyncSession) -> 
         await session.flush()
 
 
+@pytest.mark.fault("E15")
 @pytest.mark.parametrize(
     "work",
     [

@@ -66,6 +66,7 @@ async def test_consumer_that_is_killed_takes_effect_once(shop: Shop, where: str)
     assert await shop.state() == (1, 1)
 
 
+@pytest.mark.fault("D8")
 @on_postgres
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 async def test_conflict_of_two_snapshots_costs_no_attempt(shop: Shop, level: str) -> None:
@@ -91,6 +92,7 @@ async def test_conflict_of_two_snapshots_costs_no_attempt(shop: Shop, level: str
     assert await shop.state() == (1, 1)
 
 
+@pytest.mark.fault("D8")
 @on_postgres
 async def test_deadlock_costs_no_attempt(shop: Shop) -> None:
     async with shop.engine.begin() as connection:
@@ -112,6 +114,7 @@ async def test_deadlock_costs_no_attempt(shop: Shop) -> None:
     assert await shop.state() == (1, 1)
 
 
+@pytest.mark.fault("D7")
 @on_postgres
 @pytest.mark.parametrize("when", ["in a statement", "between statements", "before the commit"])
 async def test_connection_that_is_lost_costs_no_attempt(shop: Shop, when: str) -> None:
@@ -135,6 +138,7 @@ async def test_connection_that_is_lost_costs_no_attempt(shop: Shop, when: str) -
     assert await shop.state() == (1, 1)
 
 
+@pytest.mark.fault("D7")
 @on_postgres
 async def test_statement_that_is_too_slow_is_the_handlers_fault(shop: Shop) -> None:
     async def slow(_event: OrderPlaced, session: AsyncSession) -> None:
@@ -176,6 +180,7 @@ async def test_pool_that_is_used_up_costs_no_attempt(shop: Shop) -> None:
     await engine.dispose()
 
 
+@pytest.mark.fault("D20")
 async def test_locked_sqlite_costs_no_attempt(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/shop.db"
     shop = Shop(create_async_engine(url, connect_args={"timeout": 0.05}))
@@ -229,6 +234,7 @@ async def test_role_of_a_consumer_suffices(consumer: AsyncEngine) -> None:
 CANCELS = 300 if os.environ.get("OUTRIDER_FULL") else 100
 
 
+@pytest.mark.fault("E16")
 @on_postgres
 @pytest.mark.parametrize("scoped", [False, True])
 async def test_cancelled_handlers_leave_nothing_behind(shop: Shop, scoped: bool) -> None:

@@ -155,6 +155,7 @@ async def test_calls_side_by_side_keep_every_aggregate_in_order(url: str) -> Non
     assert order_of(records) == order_sent(batch)
 
 
+@pytest.mark.fault("B8")
 async def test_event_too_large_for_the_topic_is_refused_and_overtaken_by_others_only(
     url: str,
 ) -> None:
@@ -184,6 +185,7 @@ async def test_runs_shrink_to_what_the_topic_takes(url: str) -> None:
     assert order_of(await records_in(url, topic)) == order_sent(batch)
 
 
+@pytest.mark.fault("B7", "B14")
 async def test_missing_topic_is_one_clear_error_and_is_not_made(url: str) -> None:
     topic = unique()
 
@@ -210,6 +212,7 @@ async def test_missing_topic_is_created_with_its_partitions_if_asked_for(url: st
     assert len(found["partitions"]) == 3
 
 
+@pytest.mark.fault("B7")
 async def test_topic_deleted_while_running_is_made_again(url: str) -> None:
     topic = unique()
     batch = [event(f"a{number % 5}") for number in range(20)]

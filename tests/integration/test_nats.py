@@ -190,6 +190,7 @@ async def test_replicas_without_a_cluster_are_a_mistake(url: str) -> None:
         await publisher_to(url, unique(), NatsConfig(replicas=3)).open()
 
 
+@pytest.mark.fault("B8")
 async def test_event_larger_than_the_server_allows_is_refused_alone(url: str) -> None:
     name = unique()
     batch = [event("a"), event("a", data=b"x" * 1_048_500), event("a"), event("b")]
@@ -235,6 +236,7 @@ async def test_limit_raised_while_running_is_noticed(url: str) -> None:
     assert kinds(before + after) == [Refused, Accepted]
 
 
+@pytest.mark.fault("B13")
 async def test_full_stream_refuses_no_event(url: str) -> None:
     name = unique()
     async with jetstream(url) as js:
@@ -254,6 +256,7 @@ async def test_full_stream_refuses_no_event(url: str) -> None:
     assert order_of(await messages_in(url, name)) == order_sent(batch)
 
 
+@pytest.mark.fault("B7")
 async def test_stream_deleted_while_running_is_created_again(url: str) -> None:
     name = unique()
     lost, later = event("a"), [event("a"), event("a")]
@@ -268,6 +271,7 @@ async def test_stream_deleted_while_running_is_created_again(url: str) -> None:
     assert order_of(await messages_in(url, name)) == order_sent(later)
 
 
+@pytest.mark.fault("B13")
 async def test_stream_that_gave_its_subjects_to_another_is_no_acceptance(url: str) -> None:
     name, other = unique(), unique()
 
@@ -301,6 +305,7 @@ async def test_type_that_is_no_subject_is_refused(url: str, event_type: str) -> 
     assert [message.subject for message in await messages_in(url, name)] == [f"{name}.order.placed"]
 
 
+@pytest.mark.fault("B3")
 async def test_server_that_hangs_costs_a_deadline_and_no_order(services: Services) -> None:
     server, name = services.another("nats"), unique()
     batch = [event(f"a{number % 5}", data=b"x" * 50_000) for number in range(200)]
@@ -429,6 +434,7 @@ async def test_nkey_logs_in(services: Services, tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.fault("B15")
 async def test_subject_without_permission_is_refused_with_the_reason(guarded: Guarded) -> None:
     async with NatsPublisher(guarded.url_of("app")):
         pass

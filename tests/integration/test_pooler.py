@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 import asyncpg
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -74,6 +75,7 @@ async def jostle(port: int) -> None:
         link.terminate()
 
 
+@pytest.mark.fault("D15")
 async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Services) -> None:
     PgBouncer.upstream = services.another("postgres")  # type: ignore[assignment]
     pooler = services._start_in_new_folder(PgBouncer)

@@ -160,6 +160,7 @@ def order_sent(batch: list[EventEnvelope]) -> dict[str, list[str]]:
     return sent
 
 
+@pytest.mark.fault("B6")
 async def test_unroutable_event_is_refused_and_holds_back_only_its_aggregate(url: str) -> None:
     name = unique()
     topology = Topology(queues=(Queue(name, (Binding(name, "known.*"),)),))
@@ -176,6 +177,7 @@ async def test_unroutable_event_is_refused_and_holds_back_only_its_aggregate(url
     assert len(await messages_in(url, name)) == 2
 
 
+@pytest.mark.fault("B5")
 async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses(url: str) -> None:
     name, full = unique(), unique("full")
     topology = Topology(
@@ -218,6 +220,7 @@ async def test_large_and_empty_events_arrive_unchanged(url: str) -> None:
     assert {m.body for m in await messages_in(url, name)} == {e.data for e in batch}
 
 
+@pytest.mark.fault("B8")
 async def test_event_too_large_is_refused_and_spoils_only_one_batch(
     services: Services, url: str
 ) -> None:
@@ -246,6 +249,7 @@ async def test_event_over_the_configured_size_is_refused_alone(url: str) -> None
     assert kinds(outcomes) == [Refused, Accepted]
 
 
+@pytest.mark.fault("B7")
 async def test_exchange_deleted_while_running_is_declared_again(url: str) -> None:
     name = unique()
     async with publishing(url, name) as publisher:
@@ -318,6 +322,7 @@ def replaced(url: str, **parts: str) -> str:
     return f"amqp://{user}:{password}@{found.hostname}:{found.port}/{vhost}"
 
 
+@pytest.mark.fault("B15")
 async def test_bad_credentials_and_unknown_vhost_are_explained_without_the_password(
     url: str,
 ) -> None:
@@ -372,6 +377,7 @@ async def test_missing_permission_is_one_clear_error(limited: tuple[str, str], u
     assert f"access to exchange '{other}'" in outcome.reason
 
 
+@pytest.mark.fault("B15")
 async def test_topic_without_permission_is_refused_and_the_rest_flows(
     limited: tuple[str, str], url: str
 ) -> None:

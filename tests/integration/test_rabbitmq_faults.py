@@ -50,6 +50,7 @@ async def restarted(broker: RabbitMQ) -> None:
     await asyncio.to_thread(broker.start)
 
 
+@pytest.mark.fault("B2")
 async def test_all_that_was_accepted_survives_a_kill_in_mid_batch(broker: RabbitMQ) -> None:
     names = {kind: unique(kind) for kind in ("classic", "quorum")}
     accepted: dict[str, list[EventEnvelope]] = {kind: [] for kind in names}
@@ -84,6 +85,7 @@ async def test_all_that_was_accepted_survives_a_kill_in_mid_batch(broker: Rabbit
         assert not lost, f"{len(lost)} of {len(accepted[kind])} in the {kind} queue"
 
 
+@pytest.mark.fault("B11")
 async def test_publisher_goes_on_by_itself_after_an_outage(broker: RabbitMQ) -> None:
     name = unique()
     async with publishing(broker.url, name, config=QUICK) as publisher:
@@ -100,6 +102,7 @@ async def test_publisher_goes_on_by_itself_after_an_outage(broker: RabbitMQ) -> 
     assert len(await messages_in(broker.url, name)) == 3
 
 
+@pytest.mark.fault("B3")
 async def test_frozen_broker_ends_at_the_deadline(broker: RabbitMQ) -> None:
     name, clock = unique(), asyncio.get_running_loop().time
     batch = [event("a", data=b"x" * 100_000) for _ in range(3)]
@@ -123,6 +126,7 @@ async def test_frozen_broker_ends_at_the_deadline(broker: RabbitMQ) -> None:
     assert thawed == [ACCEPTED]
 
 
+@pytest.mark.fault("B4")
 async def test_memory_alarm_blocks_until_the_deadline_and_costs_one_copy(broker: RabbitMQ) -> None:
     name = unique()
 

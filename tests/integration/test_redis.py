@@ -193,6 +193,7 @@ async def test_batch_of_many_megabytes_arrives_in_order(
     assert await ids_in(client, stream) == ids_of(batch)
 
 
+@pytest.mark.fault("B12")
 async def test_memory_that_comes_and_goes_leaves_no_gap_in_any_aggregate(
     private: Server, admin: Redis, stream: str
 ) -> None:
@@ -233,6 +234,7 @@ async def miss_replicas(admin: Redis) -> None:
     await admin.config_set("min-replicas-to-write", 1)
 
 
+@pytest.mark.fault("B12")
 @pytest.mark.parametrize(
     ("hurt", "words"),
     [
@@ -301,6 +303,7 @@ async def connections(admin: Redis) -> int:
     return int((await admin.info("clients"))["connected_clients"])
 
 
+@pytest.mark.fault("B3")
 async def test_frozen_server_ends_at_the_deadline_and_what_was_given_up_is_dropped(
     private: Server, admin: Redis, stream: str
 ) -> None:
@@ -329,6 +332,7 @@ def sockets_to(server: Server) -> int:
     return len([each for each in found if each.raddr and each.raddr.port == server.port])
 
 
+@pytest.mark.fault("B10")
 async def test_cancelled_calls_never_get_each_others_replies(url: str) -> None:
     links, dice = Links(url, RedisConfig()), random.Random(3)
 
@@ -383,6 +387,7 @@ async def test_bad_password_and_database_are_explained_without_the_password(url:
         assert CANARY not in shown
 
 
+@pytest.mark.fault("B15")
 @pytest.mark.parametrize("missing", ["xadd", "multi"])
 async def test_missing_permission_is_found_when_opening_and_nothing_is_added(
     url: str, client: Redis, stream: str, missing: str

@@ -154,6 +154,7 @@ async def test_commit_wakes_the_relay_long_before_its_poll(
     assert watch.of(s.WokenUp)[0].source == "notify"
 
 
+@pytest.mark.fault("E1")
 async def test_refused_event_waits_and_fails_while_others_arrive(
     database: AsyncEngine, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +277,7 @@ async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(
         await relay.run()
 
 
+@pytest.mark.fault("R7")
 async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
     database: AsyncEngine, watch: Watch
 ) -> None:
@@ -330,6 +332,7 @@ async def test_cancelled_relay_leaves_its_work_for_the_next(
         await watch.until(lambda: published(watch) == 2)
 
 
+@pytest.mark.fault("R6")
 async def test_two_relays_share_the_work_without_duplicates(
     database: AsyncEngine, watch: Watch
 ) -> None:
@@ -353,6 +356,7 @@ async def test_two_relays_share_the_work_without_duplicates(
     assert not watch.of(s.LeaseWasLost)
 
 
+@pytest.mark.fault("R8")
 async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
     database: AsyncEngine, watch: Watch
 ) -> None:
@@ -465,6 +469,7 @@ async def expire(engine: AsyncEngine) -> None:
             await connection.execute(text(past))
 
 
+@pytest.mark.fault("E2")
 async def test_event_that_kills_its_relays_is_set_aside_and_the_rest_flows(
     database: AsyncEngine, watch: Watch
 ) -> None:

@@ -214,6 +214,7 @@ async def perform(target: Target, outbox: Outbox, scope: Scope, numbers: Iterato
         await target.execute(insert(Order).values(id=TAKEN))
 
 
+@pytest.mark.fault("D9")
 @as_session_and_connection
 @random_trees
 @given(scope=scopes)
@@ -295,6 +296,7 @@ async def leave_nested_block(target: Target) -> None:
         raise Undone
 
 
+@pytest.mark.fault("D9")
 @as_session_and_connection
 @pytest.mark.parametrize("leave", [roll_back, close, leave_nested_block])
 async def test_nothing_is_stored_without_a_commit(
@@ -447,6 +449,7 @@ class Unit:
             await self.meeting.wait()
 
 
+@pytest.mark.fault("D8")
 @on_postgres
 @pytest.mark.parametrize(
     ("level", "reads", "sqlstate"),
@@ -626,6 +629,7 @@ async def test_session_that_switched_to_autocommit_is_refused_before_its_commit_
     assert (await Contents.of(shop)).events == []
 
 
+@pytest.mark.fault("Z5")
 @as_session_and_connection
 async def test_thousands_of_events_in_one_transaction_are_all_there_in_order(
     shop: AsyncEngine, outbox: Outbox, kind: type[Target]

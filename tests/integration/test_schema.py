@@ -205,6 +205,7 @@ async def test_table_of_somebody_else_is_not_touched(database: Database, table: 
     assert set(database.picture()) == {table}
 
 
+@pytest.mark.fault("D19")
 async def test_newer_tables_are_refused_by_name(database: Database) -> None:
     # given
     engine = database.async_engine()
@@ -331,6 +332,7 @@ async def test_check_names_damage_and_cure(database: Database, blow: str) -> Non
     assert problem.startswith(DAMAGE[blow])
 
 
+@pytest.mark.fault("D19")
 @pytest.mark.parametrize("blow", POSTGRES_DAMAGE)
 async def test_check_names_damage_that_only_postgres_knows(postgres: Database, blow: str) -> None:
     # given

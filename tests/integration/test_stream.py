@@ -455,6 +455,7 @@ async def test_reader_needs_no_more_than_select(postgres: AsyncEngine) -> None:
     assert b"thing.happened" in texts[1]
 
 
+@pytest.mark.fault("D14")
 def test_channel_of_readers_is_never_too_long() -> None:
     assert delivered_channel(OutboxNames()) == "outbox_channel_delivered"
     assert len(delivered_channel(OutboxNames(channel="c" * 63))) == 63

@@ -115,6 +115,7 @@ async def test_many_commits_share_few_wake_ups(session: AsyncSession, listener: 
     assert await listener.until_end() < 200
 
 
+@pytest.mark.fault("D13")
 async def test_wake_up_has_a_connection_of_its_own(
     session: AsyncSession, listener: Listener
 ) -> None:
@@ -156,6 +157,7 @@ async def test_sync_session_in_a_thread_wakes_too(
     engine.dispose()
 
 
+@pytest.mark.fault("D13")
 async def test_wake_up_that_fails_is_said_once_and_costs_nothing(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -73,6 +73,7 @@ async def cancels_its_task(_: EventEnvelope) -> None:
     await asyncio.sleep(0)
 
 
+@pytest.mark.fault("E11", "E12", "E13", "E14")
 @pytest.mark.parametrize(
     "work",
     [hangs, swallows_cancellation, cancels_itself, exits, interrupts, cancels_its_task],
@@ -88,6 +89,7 @@ async def test_misbehaving_handler_fails_alone(work: Callable[..., Awaitable[Non
     assert good.calls == 1
 
 
+@pytest.mark.fault("E11", "E12")
 async def test_handler_that_cannot_be_ended_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

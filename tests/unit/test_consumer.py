@@ -167,6 +167,7 @@ async def test_failed_event_is_tried_again_before_its_successors(broker: MemoryB
     assert broker.dead_letters == []
 
 
+@pytest.mark.fault("E1")
 async def test_out_of_attempts_it_is_set_aside_and_the_rest_goes_on(broker: MemoryBroker) -> None:
     async def work(envelope: EventEnvelope) -> None:
         if envelope.payload["n"] == 0:
@@ -185,6 +186,7 @@ async def test_out_of_attempts_it_is_set_aside_and_the_rest_goes_on(broker: Memo
     assert "canary" not in repr(told)
 
 
+@pytest.mark.fault("E3")
 async def test_what_cannot_be_decoded_is_set_aside_at_once(broker: MemoryBroker) -> None:
     calls = 0
 
@@ -219,6 +221,7 @@ async def test_database_that_is_away_costs_no_attempts(broker: MemoryBroker) -> 
     assert broker.dead_letters == []
 
 
+@pytest.mark.fault("E2")
 async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
     broker: MemoryBroker,
 ) -> None:

@@ -69,6 +69,7 @@ def test_accepted_name_appears_only_in_quotes(name: str) -> None:
     assert re.findall(rf'(?<!["\w]){name}_[qs]\b', printed) == []
 
 
+@pytest.mark.fault("D14")
 def test_name_is_refused_when_only_a_derived_one_is_too_long() -> None:
     with pytest.raises(ConfigurationError, match="aggregate_index"):
         OutboxNames(table="x" * 60)

@@ -91,6 +91,7 @@ FATES = st.sampled_from(["ack"] * 8 + ["nack", "return", "close"])
 BATCHES = st.lists(st.tuples(st.sampled_from("abcdef"), FATES), min_size=1, max_size=25)
 
 
+@pytest.mark.fault("B17")
 @given(batch=BATCHES, seed=st.integers(0, 2**32))
 @settings(max_examples=100, deadline=None)
 def test_accepted_events_are_a_prefix_whatever_the_order_of_confirms(
@@ -152,6 +153,7 @@ async def test_event_follows_as_soon_as_its_predecessor_is_confirmed() -> None:
     assert seen == [str(event.event_id) for event in (slow, first, second)]
 
 
+@pytest.mark.fault("B17")
 async def test_confirm_of_all_so_far_settles_all() -> None:
     async def script(talk: Conversation) -> None:
         async for message in talk.messages():
@@ -252,6 +254,7 @@ async def test_noise_ends_the_connection_and_the_next_call_works(noise: bytes) -
     assert second == [ACCEPTED]
 
 
+@pytest.mark.fault("B9")
 async def test_black_hole_ends_at_the_deadline_and_the_connection_is_not_used_again() -> None:
     async def script(talk: Conversation) -> None:
         await (ignore if len(peer.conversations) == 1 else acknowledge)(talk)
@@ -269,6 +272,7 @@ async def test_black_hole_ends_at_the_deadline_and_the_connection_is_not_used_ag
     assert len(peer.conversations) == 2
 
 
+@pytest.mark.fault("B10")
 async def test_cancelled_call_leaves_nothing_behind_for_the_next() -> None:
     held = asyncio.Event()
 
@@ -308,6 +312,7 @@ async def test_calls_share_one_connection_and_get_their_own_outcomes() -> None:
     assert len(peer.conversations) == 1
 
 
+@pytest.mark.fault("B4")
 async def test_nothing_is_sent_while_blocked_and_the_reason_is_told() -> None:
     async def script(talk: Conversation) -> None:
         async for message in talk.messages():
@@ -396,6 +401,7 @@ async def test_event_type_without_permission_is_refused_and_its_neighbours_are_u
     assert kinds(outcomes) == [Unknown, Refused]
 
 
+@pytest.mark.fault("B9")
 @pytest.mark.parametrize("offset", range(0, 108, 3))
 async def test_handshake_cut_anywhere_is_broker_unavailable(offset: int) -> None:
     async with listening(acknowledge, cut_after=offset) as peer, publishing(peer.url) as publisher:
@@ -403,6 +409,7 @@ async def test_handshake_cut_anywhere_is_broker_unavailable(offset: int) -> None
             await publisher.open()
 
 
+@pytest.mark.fault("B9", "B11")
 async def test_broker_that_never_greets_is_unavailable_at_the_deadline() -> None:
     async def wait(talk: Conversation) -> None:
         await talk.reader.read()
