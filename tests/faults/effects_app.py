@@ -15,6 +15,7 @@ from outrider.observability.logging import log_signals
 from outrider.ports import EventSource
 from outrider.scopes import current_scope
 
+CONSUME = ("consume", "tests.faults.effects_app:consumer")
 GROUP = "effects"
 EFFECTS = "CREATE TABLE effects (number bigserial PRIMARY KEY, id uuid, aggregate text, n int)"
 
@@ -41,8 +42,10 @@ def source_of(url: str, name: str) -> EventSource:
         case "amqp":
             from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQSource, Topology
 
-            queue = Queue(name, (Binding(name, "#"),), single_active_consumer=True)
-            return RabbitMQSource(url, queue=name, topology=Topology(queues=(queue,)))
+            in_turn = "EFFECTS_SHARED" not in os.environ
+            queue = Queue(name, (Binding(name, "#"),), single_active_consumer=in_turn)
+            topology = Topology(queues=(queue,))
+            return RabbitMQSource(url, queue=name, topology=topology, ordered=in_turn)
         case "kafka":
             from outrider.brokers.kafka import KafkaConfig, KafkaSource
 
@@ -75,7 +78,8 @@ async def consumer() -> AsyncIterator[EventConsumer]:
     engine = create_async_engine(os.environ["EFFECTS_DATABASE"], pool_size=16)
     source = source_of(os.environ["OUTBOX_TO"], os.environ["OUTBOX_DESTINATION"])
     inbox = SqlInbox(async_sessionmaker(engine))
-    yield EventConsumer(
-        source, [("thing.changed", WriteEffect())], inbox=inbox, on_signal=log_signals
-    )
-    await engine.dispose()
+    handlers = [("thing.changed", WriteEffect())]
+    try:
+        yield EventConsumer(source, handlers, inbox=inbox, on_signal=log_signals)
+    finally:
+        await engine.dispose()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,9 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider.sql.schema import create_all
 from outrider.testing.services import Services
+from tests.faults.forked import ForkedRelay
+from tests.faults.log_readers import reader_of
 from tests.faults.producer_process import with_savepoints
-from tests.faults.queue_reader import Reader, declare
-from tests.faults.relay_process import RELAY, RelayProcess
+from tests.faults.relay_app import COMMAND, SEEN, STALE
+from tests.faults.scoreboard import Scoreboard
 from tests.faults.verdict import Row, Verdict, judge
 from tests.faults.writers import Writers
 
@@ -44,6 +48,14 @@ _COMMIT_LATE: Final = (
 _ROWS: Final = """
 SELECT id, aggregate_id, CAST(payload AS text), status, retry_count
 FROM outbox ORDER BY position
+"""
+# Settled after an event of its lane that has a higher number: it was committed late.
+_LATE: Final = """
+SELECT count(*) FROM (
+    SELECT position, max(position) OVER (PARTITION BY lane ORDER BY published_at
+        GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
+    FROM outbox WHERE status = 'published') AS settled
+WHERE position < highest
 """
 _OWNERS: Final = """
 SELECT lane, name, owner FROM outbox_lanes LEFT JOIN outbox_relays ON id = owner ORDER BY lane
@@ -76,18 +88,18 @@ class Flow:
 
     def __init__(self, database: str, broker: str, folder: Path, settings: dict[str, str]) -> None:
         self.database, self.broker, self.folder = database, broker, folder
-        self.queue = f"flow.{uuid4().hex}"
+        self.queue = f"flow{uuid4().hex}"
         self.chance = random.Random(SEED)
-        self.relays: list[RelayProcess] = []
-        self.command = RELAY
+        self.relays: list[ForkedRelay] = []
+        self.command = COMMAND
         self.engine = _engine(database)
         self.writers = Writers(self.engine, SEED)
-        self.reader = Reader(broker, self.queue)
+        self.reader = reader_of(broker, self.queue)
         self._settings = {
             "DATABASE_URL": database,
-            "RABBITMQ_URL": broker,
-            "RABBITMQ_EXCHANGE": self.queue,
+            "OUTBOX_TO": broker,
             "OUTBOX_DESTINATION": self.queue,
+            "OUTRIDER_SEED": str(SEED),
             "OUTBOX_BATCH_SIZE": str(BATCH),
             **settings,
         }
@@ -106,15 +118,15 @@ class Flow:
             if self.engine.dialect.name == "postgresql":
                 for statement in _COMMIT_LATE:
                     await connection.execute(text(statement))
-        await declare(self.broker, self.queue, binding)
+        await self.reader.prepare(binding)
 
-    def start_relay(self) -> RelayProcess:
+    def start_relay(self, **settings: str) -> ForkedRelay:
         log = self.folder / f"relay-{len(self.relays)}.log"
-        relay = RelayProcess(self._settings, log, self.command)
+        relay = ForkedRelay({**self._settings, **settings}, log, self.command)
         self.relays.append(relay)
         return relay
 
-    async def start_relays(self, count: int) -> list[RelayProcess]:
+    async def start_relays(self, count: int) -> list[ForkedRelay]:
         """All of them are connected when this returns."""
         started = [self.start_relay() for _ in range(count)]
         await until(lambda: all(relay.is_ready for relay in started), "all relays have started")
@@ -133,7 +145,7 @@ class Flow:
     async def owners(self) -> list[Owner]:
         return [Owner(lane, name, _uuid(relay)) for lane, name, relay in await self.ask(_OWNERS)]
 
-    async def lanes_of(self, relay: RelayProcess) -> dict[int, UUID]:
+    async def lanes_of(self, relay: ForkedRelay) -> dict[int, UUID]:
         """Its lanes, each with the id under which it holds them."""
         held = await self.owners()
         return {o.lane: o.relay for o in held if o.relay and o.name == relay.name}
@@ -172,9 +184,34 @@ class Flow:
         assert not [word for relay in self.relays for word in unclean if word in relay.text]
         return verdict
 
+    async def report(self, verdict: Verdict, board: Scoreboard, line: str, **figures: Any) -> None:
+        """Tell the scoreboard how it went."""
+        board.note(line, seed=SEED, **figures, **asdict(verdict))
+        for what, times in self.seen.items():
+            board.saw(what, times)
+        board.saw("duplicate delivered", verdict.duplicates)
+        board.saw("late commit found", (await self.ask(_LATE))[0][0])
+
     @property
     def lost_leases(self) -> int:
         return sum(relay.text.count("lease lost") for relay in self.relays)
+
+    @property
+    def stale(self) -> int:
+        """Rows that relays changed although others had their lanes."""
+        lines = [line for relay in self.relays for line in relay.text.splitlines()]
+        return sum(int(line.removeprefix(STALE)) for line in lines if line.startswith(STALE))
+
+    @property
+    def seen(self) -> Counter[str]:
+        """What relays have met on their way, by its name on the scoreboard."""
+        found: Counter[str] = Counter()
+        for relay in self.relays:
+            for line in relay.text.splitlines():
+                if line.startswith(SEEN):
+                    times, what = line.removeprefix(SEEN).split(" ", 1)
+                    found[what] += int(times)
+        return found
 
     async def _recorded(self) -> set[UUID]:
         return {_uuid(row[0]) for row in await self.ask("SELECT id FROM outbox")}

@@ -18,16 +18,6 @@ class Delivery(NamedTuple):
     replay: str | None = None
 
 
-async def declare(url: str, name: str, binding: str) -> None:
-    """A durable queue, and a topic exchange of the same name."""
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        kind = aio_pika.ExchangeType.TOPIC
-        exchange = await channel.declare_exchange(name, kind, durable=True)
-        queue = await channel.declare_queue(name, durable=True)
-        await queue.bind(exchange, binding)
-
-
 class Reader:
     """Every delivery in the order of arrival. It does not survive its broker: start it after."""
 
@@ -38,6 +28,15 @@ class Reader:
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel | None = None
         self._marks: dict[str, asyncio.Event] = {}
+
+    async def prepare(self, binding: str) -> None:
+        """A durable queue, and a topic exchange of the same name."""
+        async with await aio_pika.connect(self._url) as connection:
+            channel = await connection.channel()
+            kind = aio_pika.ExchangeType.TOPIC
+            exchange = await channel.declare_exchange(self._queue, kind, durable=True)
+            queue = await channel.declare_queue(self._queue, durable=True)
+            await queue.bind(exchange, binding)
 
     async def start(self) -> None:
         self._connection = await aio_pika.connect(self._url)

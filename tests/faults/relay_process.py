@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_OURS = ("OUTBOX_", "DATABASE_URL", "RABBITMQ_")
+_OURS = ("OUTBOX_", "DATABASE_URL", "RABBITMQ_", "FAULT_")
 RELAY = ("relay",)
 
 
@@ -24,16 +24,19 @@ class RelayProcess:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        others = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
         with self.log.open("ab") as log:
             self._began = log.tell()
             return subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", "outrider", *self._command],
-                env={**others, **self._settings},
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def _environment(self) -> dict[str, str]:
+        others = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+        return {**others, **self._settings}
 
     @property
     def pid(self) -> int:

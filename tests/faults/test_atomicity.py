@@ -163,6 +163,7 @@ def kill_producers(template: Template, engine: Engine) -> tuple[list[Victim], li
     return victims, absent, present
 
 
+@pytest.mark.fault("D9", "D20")
 def test_business_rows_and_events_match_whenever_the_producer_is_killed(
     url: str, engine: Engine, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def plan_of(link: psycopg.Connection[Any], floor: int, mode: str) -> str:
     return "\n".join(row[0] for row in rows)
 
 
+@pytest.mark.fault("D11", "Z1")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str) -> None:
     found = plan_of(database, 0, mode)
@@ -74,6 +75,7 @@ def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str
     assert "outbox_pkey" not in found
 
 
+@pytest.mark.fault("D11", "Z1")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_floor_spares_the_claim_what_vacuum_has_left(
     database: psycopg.Connection[Any], mode: str

@@ -14,18 +14,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.sql.schema import create_all
 from outrider.testing.services import Services
-from tests.faults.effects_app import EFFECTS, prepare_broker
+from tests.faults.effects_app import CONSUME, EFFECTS, prepare_broker
 from tests.faults.flow import FULL, SEED, Flow, fresh_database, until
-from tests.faults.relay_process import RelayProcess
+from tests.faults.forked import ForkedRelay
 
 EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (1_200, 60, 6)
-BETWEEN_KILLS = 1.0
+BETWEEN_KILLS = 1.0 if FULL else 0.5
 SETTINGS = {"OUTBOX_LEASE": "1", "OUTBOX_POLL_INTERVAL_MS": "200"}
-CONSUME = ("consume", "tests.faults.effects_app:consumer")
 
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.fault("R1", "R11")
 @pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"])
 async def test_every_effect_once_and_in_order_whoever_is_killed(
     services: Services, tmp_path: Path, kind: str
@@ -33,7 +33,7 @@ async def test_every_effect_once_and_in_order_whoever_is_killed(
     url, name = getattr(services, kind).url, f"flow{uuid4().hex[:12]}"
     settings = {**SETTINGS, "OUTBOX_TO": url, "OUTBOX_DESTINATION": name}
     flow = Flow(fresh_database(services), services.rabbitmq.url, tmp_path, settings)
-    processes: list[RelayProcess] = []
+    processes: list[ForkedRelay] = []
     try:
         # given
         await flow.prepare(AGGREGATES, "#")
@@ -42,7 +42,7 @@ async def test_every_effect_once_and_in_order_whoever_is_killed(
         await prepare_broker(url, name)
         for number in range(2):
             log = tmp_path / f"consumer-{number}.log"
-            processes.append(RelayProcess(environment, log, CONSUME))
+            processes.append(ForkedRelay(environment, log, CONSUME))
         await until(lambda: all(p.is_ready for p in processes), "consumers have started")
         processes += await flow.start_relays(2)
 

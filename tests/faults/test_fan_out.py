@@ -63,6 +63,7 @@ async def published(engine: AsyncEngine) -> dict[str, int]:
         return {row[0]: row[1] for row in await connection.execute(text(query))}
 
 
+@pytest.mark.fault("B1")
 async def test_sink_that_is_down_holds_up_nobody_else_and_catches_up(
     services: Services, broker: Server
 ) -> None:

@@ -101,6 +101,7 @@ async def numbers_in(cluster: NatsCluster, stream: str) -> dict[str, list[int]]:
     return {name: list(numbers) for name, numbers in found.items()}
 
 
+@pytest.mark.fault("B2")
 async def test_relay_loses_nothing_and_keeps_order_when_leaders_are_killed(
     cluster: NatsCluster, engine: AsyncEngine
 ) -> None:

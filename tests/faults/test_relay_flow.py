@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import signal
+import time
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from outrider.testing.services import Services
 from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
-from tests.faults.relay_process import RelayProcess
+from tests.faults.forked import ForkedRelay
+from tests.faults.relay_app import STEPS
+from tests.faults.scoreboard import Scoreboard
 
 EVENTS, AGGREGATES = (20_000, 1_000) if FULL else (3_000, 300)
-KILLS, PAUSE = (60, 1.0) if FULL else (8, 0.5)
-SQLITE_KILLS = 30 if FULL else 4
-ZOMBIES = 20 if FULL else 3
-STOPS = 10 if FULL else 3
+KILLS = 500 if FULL else 20
+ZOMBIES = 200 if FULL else 6
+STOPS = 200 if FULL else 5
+SINKS = ["rabbitmq", "kafka", "nats", "redis"]
+PLACES = [(store, sink) for store in ("postgresql", "sqlite") for sink in SINKS]
+SHORT_PLACES = [("postgresql", "rabbitmq"), ("sqlite", "redis")]
 LEASE = 10
 SHORT = {"OUTBOX_LEASE": "1", "OUTBOX_POLL_INTERVAL_MS": "500"}
 LONG = {"OUTBOX_LEASE": str(LEASE)}
@@ -27,17 +33,6 @@ pytestmark = pytest.mark.faults
 def places(services: Services, tmp_path: Path) -> tuple[str, str, Path]:
     """Database, broker, and a folder for logs."""
     return fresh_database(services), services.rabbitmq.url, tmp_path
-
-
-async def kill_one(flow: Flow, relays: list[RelayProcess], pause: float) -> None:
-    """One of those at work, in the midst of a burst of events; it is started again at once."""
-    await asyncio.sleep(flow.chance.uniform(0.5, 1) * pause)
-    await until(lambda: any(relay.is_ready for relay in relays), "a relay is at work")
-    goal = len(flow.reader.deliveries) + flow.chance.randint(1, 500)
-    burst = asyncio.create_task(flow.writers.record_many(8))
-    await until(lambda: len(flow.reader.deliveries) >= goal, "the burst has begun to arrive")
-    flow.chance.choice([relay for relay in relays if relay.is_ready]).restart()
-    await burst
 
 
 async def test_all_events_of_many_writers_arrive_once_and_in_order(
@@ -58,76 +53,133 @@ async def test_all_events_of_many_writers_arrive_once_and_in_order(
         assert verdict.holds(duplicates=0), f"{verdict}; OUTRIDER_SEED={SEED}"
 
 
+@pytest.mark.fault("R1", "R2", "D9", "D10", "D20", line="S-1")
+@pytest.mark.parametrize(("store", "sink"), PLACES if FULL else SHORT_PLACES)
 async def test_killed_relays_lose_nothing_and_repeat_only_what_they_had_in_hand(
-    places: tuple[str, str, Path],
+    services: Services, tmp_path: Path, scoreboard: Scoreboard, store: str, sink: str
 ) -> None:
-    async with flowing(*places, aggregates=AGGREGATES, **SHORT) as flow:
+    is_file = store == "sqlite"
+    database = f"sqlite:///{tmp_path / 'outbox.db'}" if is_file else fresh_database(services)
+    settings = {**SHORT, "OUTBOX_POLL_INTERVAL_MS": "50" if is_file else "500"}
+    broker, kills = getattr(services, sink).url, KILLS if FULL or not is_file else 6
+    async with flowing(database, broker, tmp_path, aggregates=AGGREGATES, **settings) as flow:
         # given
         await flow.reader.start()
-        relays = await flow.start_relays(3)
-        flow.writers.start(writers=8, pause=0.005)
+        flow.writers.start(writers=2 if is_file else 8, pause=0.005)
 
         # when
-        for _ in range(KILLS):
-            await kill_one(flow, relays, PAUSE)
+        await kill_relays(flow, kills, at_once=3 if is_file else 4)
         await flow.writers.stopped()
+        await flow.start_relays(2)
         verdict = await flow.verdict()
 
         # then
-        in_hand = (KILLS + flow.lost_leases) * BATCH * LOOPS
-        assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
+        bound = (kills + flow.lost_leases) * BATCH * LOOPS
+        case = f"{store} + {sink}"
+        await flow.report(verdict, scoreboard, "S-1", case=case, faults=kills, bound=bound)
+        assert verdict.holds(duplicates=bound), f"{verdict}; OUTRIDER_SEED={SEED}"
 
 
+async def kill_relays(flow: Flow, kills: int, at_once: int) -> None:
+    """Each dies at a step of its own choice, or at a moment of ours; another begins at once."""
+    living = [Doomed(flow) for _ in range(at_once)]
+
+    def somebody_died() -> bool:
+        for number, relay in enumerate(living):
+            if relay.has_died():
+                living[number] = Doomed(flow)
+                return True
+        return False
+
+    for _ in range(kills):
+        await until(somebody_died, "the next relay dies")
+    for relay in living:
+        relay.process.kill()
+
+
+class Doomed:
+    """A relay from its start to its death, which comes after it has begun to work."""
+
+    def __init__(self, flow: Flow) -> None:
+        step = flow.chance.choice([None, None, *STEPS])
+        self.process = flow.start_relay(**({"FAULT_AT": step} if step else {}))
+        self._left = flow.chance.uniform(0.05, 1.0)
+        self._ready_at: float | None = None
+        self._by_itself = step is not None
+
+    def has_died(self) -> bool:
+        if not self.process.is_alive:
+            assert self.process.exit_code == -signal.SIGKILL, self.process.text
+            return True
+        now = time.monotonic()
+        if self._ready_at is None:
+            self._ready_at = now if self.process.is_ready else None
+        # One that has nothing to do never comes to its step.
+        elif now - self._ready_at > (5 if self._by_itself else self._left):
+            self.process.kill()
+            return True
+        return False
+
+
+@pytest.mark.fault("R4", "R5", line="S-2")
 async def test_relay_that_was_stopped_beyond_its_lease_does_no_harm(
-    places: tuple[str, str, Path],
+    places: tuple[str, str, Path], scoreboard: Scoreboard
 ) -> None:
     async with flowing(*places, aggregates=AGGREGATES, **SHORT) as flow:
         # given
         await flow.reader.start()
-        relays = await flow.start_relays(3)
+        await flow.start_relays(2)
+        steps = ("after_publish", "after_publish", "after_claim", "in_publish", "before_lease")
+        doomed = [
+            flow.start_relay(FAULT_AT=step, FAULT_SIGNAL="SIGSTOP", FAULT_ODDS="0.2")
+            for step in steps
+        ]
         flow.writers.start(writers=8, pause=0.005)
 
         # when
+        zombies = Zombies(flow, doomed)
         for _ in range(ZOMBIES):
-            await pause_beyond_its_lease(flow, flow.chance.choice(relays))
+            await until(zombies.wake, "the next one is robbed")
         await flow.writers.stopped()
+        for relay in doomed:
+            relay.kill()
         verdict = await flow.verdict()
 
         # then
-        in_hand = (ZOMBIES + flow.lost_leases) * BATCH * LOOPS
-        assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
+        bound = (ZOMBIES + len(doomed) + flow.lost_leases) * BATCH * LOOPS
+        figures = {"rejected": flow.seen["settle rejected"], "stale": flow.stale, "bound": bound}
+        await flow.report(verdict, scoreboard, "S-2", faults=ZOMBIES, **figures)
+        assert flow.stale == 0
+        assert flow.seen["settle rejected"] > 0
+        assert verdict.holds(duplicates=bound), f"{verdict}; OUTRIDER_SEED={SEED}"
 
 
-async def pause_beyond_its_lease(flow: Flow, relay: RelayProcess) -> None:
-    """Until others have its lanes and their events flow on; then until it has lanes again."""
-    held: dict[int, object] = {}
+class Zombies:
+    """Relays that stop themselves, and go on when others have all that was theirs."""
 
-    async def holds_lanes() -> bool:
-        held.clear()
-        held.update(await flow.lanes_of(relay))
-        return bool(held)
+    def __init__(self, flow: Flow, relays: list[ForkedRelay]) -> None:
+        self._flow, self._relays = flow, relays
+        self._robbed: dict[int, set[UUID]] = {}
 
-    async def is_robbed() -> bool:
-        owners = await flow.owners()
-        return all(o.relay not in (None, *held.values()) for o in owners if o.lane in held)
+    async def wake(self) -> bool:
+        """Whether one that had lanes when it stopped was let go on."""
+        for relay in self._relays:
+            if relay.is_stopped and await self._is_robbed(relay):
+                had_lanes = bool(self._robbed.pop(relay.pid))
+                relay.go_on()
+                return had_lanes
+        return False
 
-    await until(holds_lanes, "the relay has lanes")
-    relay.pause()
-    await until(is_robbed, "its lanes are taken over")
-    lanes = ", ".join(map(str, held))
-    mine = f"status = 'published' AND lane IN ({lanes})"
-    before = await flow.count(mine)
-
-    async def flows_on() -> bool:
-        return await flow.count(mine) > before
-
-    await until(flows_on, "events of its lanes flow on")
-    relay.go_on()
-    await until(holds_lanes, "the relay goes on")
+    async def _is_robbed(self, relay: ForkedRelay) -> bool:
+        if relay.pid not in self._robbed:
+            self._robbed[relay.pid] = set((await self._flow.lanes_of(relay)).values())
+        owners = {owner.relay for owner in await self._flow.owners()}
+        return not owners & self._robbed[relay.pid]
 
 
+@pytest.mark.fault("R7", line="S-10")
 async def test_terminated_relay_settles_what_was_confirmed_and_publishes_nothing_more(
-    places: tuple[str, str, Path],
+    places: tuple[str, str, Path], scoreboard: Scoreboard
 ) -> None:
     async with flowing(*places, aggregates=100, **LONG) as flow:
         # given
@@ -135,21 +187,20 @@ async def test_terminated_relay_settles_what_was_confirmed_and_publishes_nothing
         left = []
 
         # when
-        for _ in range(STOPS):
-            await flow.writers.record_many(30)
+        while sum(map(bool, left)) < STOPS:  # one that had done all was not in the middle
+            await flow.writers.record_many(6)
             left.append(await terminate_in_mid_batch(flow))
         flow.start_relay()
         verdict = await flow.verdict()
 
         # then
-        print(f"left by each: {left}")
-        assert any(left), "no relay was ended in the middle of its work"
+        await flow.report(verdict, scoreboard, "S-10", faults=sum(map(bool, left)))
         assert verdict.holds(duplicates=0), f"{verdict}; OUTRIDER_SEED={SEED}"
 
 
 async def terminate_in_mid_batch(flow: Flow) -> int:
     """How many events one relay left when it was asked to end, after some were through."""
-    relay, goal = flow.start_relay(), len(flow.reader.deliveries) + flow.chance.randint(1, 1000)
+    relay, goal = flow.start_relay(), len(flow.reader.deliveries) + flow.chance.randint(1, 300)
     await until(lambda: len(flow.reader.deliveries) >= goal, "the relay is in the midst of it")
     relay.terminate()
     await until(lambda: not relay.is_alive, "the relay ends within its grace time", 25)
@@ -159,8 +210,7 @@ async def terminate_in_mid_batch(flow: Flow) -> int:
     unique = {delivery.id for delivery in flow.reader.deliveries}
     assert await flow.count("status = 'published'") == len(unique), "confirmed is settled"
     assert {owner.relay for owner in await flow.owners()} == {None}, "a successor need not wait"
-    await flow.reader.silence()
-    assert len(unique) == len(flow.reader.deliveries), "nothing came afterwards, nothing twice"
+    assert len(unique) == len(flow.reader.deliveries), "nothing came twice"
     return await flow.count("status = 'pending'")
 
 
@@ -169,7 +219,7 @@ async def test_relays_share_the_lanes_evenly_and_inherit_those_of_one_that_leave
 ) -> None:
     async with flowing(*places, **LONG) as flow:
 
-        async def are_even(among: list[RelayProcess]) -> bool:
+        async def are_even(among: list[ForkedRelay]) -> bool:
             held = [len(await flow.lanes_of(relay)) for relay in among]
             return sum(held) == 64 and max(held) - min(held) <= 1
 
@@ -186,27 +236,3 @@ async def test_relays_share_the_lanes_evenly_and_inherit_those_of_one_that_leave
         assert gone not in {owner.relay for owner in await flow.owners()}
         await until(lambda: are_even(relays[1:]), "the others have its lanes", LEASE)
         await flow.stop_relays()
-
-
-async def test_killed_relays_on_one_sqlite_file_lose_nothing(
-    services: Services, tmp_path: Path
-) -> None:
-    database = f"sqlite:///{tmp_path / 'outbox.db'}"
-    settings = {**SHORT, "OUTBOX_POLL_INTERVAL_MS": "50"}
-    async with flowing(
-        database, services.rabbitmq.url, tmp_path, aggregates=100, **settings
-    ) as flow:
-        # given
-        await flow.reader.start()
-        relays = await flow.start_relays(2)
-        flow.writers.start(writers=2, pause=0.005)
-
-        # when
-        for _ in range(SQLITE_KILLS):
-            await kill_one(flow, relays, PAUSE)
-        await flow.writers.stopped()
-        verdict = await flow.verdict()
-
-        # then
-        in_hand = (SQLITE_KILLS + flow.lost_leases) * BATCH * LOOPS
-        assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"

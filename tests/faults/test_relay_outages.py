@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from outrider.brokers.rabbitmq import RabbitMQConfig
-from outrider.testing.services import Server, Services
-from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
+from outrider.testing.services import Postgres, Server, Services
+from outrider.testing.services.keeper import processes_in
+from outrider.testing.services.server import wait_until
+from tests.faults.flow import (
+    BATCH,
+    FULL,
+    LOOPS,
+    PATIENCE,
+    SEED,
+    Flow,
+    flowing,
+    fresh_database,
+    until,
+)
+from tests.faults.scoreboard import Scoreboard
 
-OUTAGE = 120 if FULL else 5
-RESTARTS = 10 if FULL else 2
+OUTAGE = 60 if FULL else 2
+CRASHES, SESSIONS = (100 if FULL else 3), 3
+BROKER_CRASHES = 30 if FULL else 3
 RELAYS = 3
+CLIENTS = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+TERMINATE = f"""
+SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE {CLIENTS}
+    ORDER BY random() LIMIT {SESSIONS}) AS chosen
+"""  # noqa: S608
 PUBLISH_TIMEOUT = RabbitMQConfig().publish_timeout.total_seconds()
 SETTINGS = {"OUTBOX_LEASE": "2", "OUTBOX_POLL_INTERVAL_MS": "500"}
 REFUSED = {
@@ -34,8 +55,8 @@ def broker(services: Services) -> Iterator[Server]:
 
 
 @pytest.fixture
-def database(services: Services) -> Iterator[Server]:
-    server = services.another("postgres")
+def database(services: Services) -> Iterator[Postgres]:
+    server = cast("Postgres", services.another("postgres"))
     yield server
     server.stop()
 
@@ -45,6 +66,7 @@ async def writers_go_on(flow: Flow, events: int = 50) -> None:
     await until(lambda: len(flow.writers.committed) >= goal, "writers go on")
 
 
+@pytest.mark.fault("B1")
 async def test_outage_of_the_broker_costs_no_attempts_and_ends_by_itself(
     services: Services, broker: Server, tmp_path: Path
 ) -> None:
@@ -73,8 +95,9 @@ async def test_outage_of_the_broker_costs_no_attempts_and_ends_by_itself(
         assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
 
 
-async def test_restarts_of_the_database_cost_no_attempts_and_no_event(
-    services: Services, database: Server, tmp_path: Path
+@pytest.mark.fault("D1", "D2", "D7", line="S-3")
+async def test_crashes_of_the_database_cost_no_attempts_and_no_event(
+    services: Services, database: Postgres, tmp_path: Path, scoreboard: Scoreboard
 ) -> None:
     async with flowing(database.url, services.rabbitmq.url, tmp_path, **SETTINGS) as flow:
         # given
@@ -82,24 +105,92 @@ async def test_restarts_of_the_database_cost_no_attempts_and_no_event(
         relays = await flow.start_relays(RELAYS)
         before = [relay.pid for relay in relays]
         flow.writers.start(writers=8, pause=0.005)
+        longest, ways = 0.0, (kill_backend, database.kill, database.stop)
 
         # when
-        for number in range(RESTARTS):
-            await writers_go_on(flow, 300)
+        for number in range(CRASHES):
+            await writers_go_on(flow)
             database.own()
-            await asyncio.to_thread(database.kill if number % 2 else database.stop)
+            await asyncio.to_thread(ways[number % 3], *([database] if number % 3 == 0 else []))
             await asyncio.to_thread(database.start)
-        await writers_go_on(flow)
+            longest = max(longest, await time_to_progress(database))
+            await asyncio.to_thread(database.psql, TERMINATE)
         await flow.writers.stopped()
+        await flow.engine.dispose()
         await flow.arrived()
 
         # then
-        print(f"{flow.writers.failures} failed, {len(flow.writers.in_doubt)} in doubt")
         assert flow.writers.failures
         assert [relay.pid for relay in relays if relay.is_alive] == before
         verdict = await flow.verdict()
-        in_hand = (RESTARTS * RELAYS + flow.lost_leases) * LOOPS * BATCH
-        assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
+        bound = (CRASHES * (RELAYS + SESSIONS) + flow.lost_leases) * LOOPS * BATCH
+        figures = {"sessions": CRASHES * SESSIONS, "first_progress": longest, "bound": bound}
+        await flow.report(verdict, scoreboard, "S-3", faults=CRASHES, **figures)
+        assert verdict.holds(duplicates=bound), f"{verdict}; OUTRIDER_SEED={SEED}"
+
+
+def kill_backend(database: Postgres) -> None:
+    """One process that serves a client; PostgreSQL then ends all others and starts anew."""
+    query = f"SELECT pid FROM pg_stat_activity WHERE {CLIENTS}"  # noqa: S608
+    pids = database.psql(query).split()
+    victims = [p for p in processes_in(database.folder) if str(p.pid) in pids]
+    victims[0].kill()
+    assert wait_until(lambda: not victims[0].is_running() and database.answers(), 60)
+
+
+async def time_to_progress(database: Postgres) -> float:
+    """Seconds from now until the next event is settled."""
+
+    def settled() -> int:
+        return int(database.psql("SELECT count(*) FROM outbox WHERE status = 'published'"))
+
+    began, before = time.monotonic(), await asyncio.to_thread(settled)
+    while await asyncio.to_thread(settled) == before:
+        assert time.monotonic() < began + PATIENCE, f"stuck; OUTRIDER_SEED={SEED}"
+    return time.monotonic() - began
+
+
+@pytest.mark.fault("B1", "B2", "B3", line="S-4")
+@pytest.mark.parametrize("kind", ["rabbitmq", "kafka", "nats", "redis"] if FULL else ["nats"])
+async def test_crashes_of_the_broker_cost_no_attempts_and_no_event(
+    services: Services, tmp_path: Path, scoreboard: Scoreboard, kind: str
+) -> None:
+    server, database = services.another(kind), fresh_database(services)
+    async with flowing(database, server.url, tmp_path, **SETTINGS) as flow:
+        # given
+        relays = await flow.start_relays(RELAYS)
+        before = [relay.pid for relay in relays]
+        flow.writers.start(writers=4, pause=0.02)
+
+        # when
+        for number in range(BROKER_CRASHES):
+            await settled_go_on(flow)
+            server.own()
+            await asyncio.to_thread((server.kill, server.stop, server.pause)[number % 3])
+            await asyncio.sleep(flow.chance.uniform(0, 2))
+            await asyncio.to_thread(server.resume if number % 3 == 2 else server.start)
+        await settled_go_on(flow)
+        await flow.writers.stopped()
+        await flow.reader.start()
+        await flow.arrived()
+
+        # then
+        assert [relay.pid for relay in relays if relay.is_alive] == before
+        verdict = await flow.verdict()
+        bound = (BROKER_CRASHES * RELAYS + flow.lost_leases) * LOOPS * BATCH
+        figures = {"case": kind, "faults": BROKER_CRASHES, "bound": bound}
+        await flow.report(verdict, scoreboard, "S-4", **figures)
+        assert verdict.holds(duplicates=bound), f"{verdict}; OUTRIDER_SEED={SEED}"
+    server.stop()
+
+
+async def settled_go_on(flow: Flow) -> None:
+    before = await flow.count("status = 'published'")
+
+    async def more() -> bool:
+        return await flow.count("status = 'published'") > before
+
+    await until(more, "events flow on")
 
 
 def unread_by(server: Server) -> int:
@@ -109,6 +200,7 @@ def unread_by(server: Server) -> int:
     return sum(int(line[4].partition(":")[2], 16) for line in to_port if line[3] == "01")
 
 
+@pytest.mark.fault("R7", "B3")
 async def test_terminated_relay_does_not_wait_longer_than_its_grace_time_for_a_hung_broker(
     services: Services, broker: Server, tmp_path: Path
 ) -> None:
@@ -134,6 +226,7 @@ async def test_terminated_relay_does_not_wait_longer_than_its_grace_time_for_a_h
             await asyncio.to_thread(broker.resume)
 
 
+@pytest.mark.fault("E1", "B6")
 @pytest.mark.parametrize("after_failure", ["go-on", "park"])
 async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
     services: Services, tmp_path: Path, after_failure: str
