@@ -17,7 +17,7 @@ STORIES = {page: blocks for page, blocks in BLOCKS.items() if not page.startswit
 STORIES[TUTORIAL] = [
     b for page, found in BLOCKS.items() if page.startswith(TUTORIAL) for b in found
 ]
-GROW_BY_THEMSELVES = ("docs/reference.md", "docs/requirements.md")
+GROW_BY_THEMSELVES = ("docs/benchmarks.md", "docs/reference.md", "docs/requirements.md")
 
 
 @pytest.fixture

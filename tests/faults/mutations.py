@@ -48,8 +48,8 @@ MUTATIONS: Final = {
             ),
             Edit(
                 "sql/postgres_sql.py",
-                "        USING (lane, token)\n    WHERE sink = $1 AND owner = $2",
-                "        USING (lane)\n    WHERE sink = $1 AND $2::uuid IS NOT NULL",
+                "USING (lane, token)\n    WHERE sink = $1 AND owner = $2",
+                "USING (lane)\n    WHERE sink = $1 AND $2::uuid IS NOT NULL",
             ),
         ),
         r"assert \(3, \{\}\) == \(0, \{\}\)|assert 2 == 0",
@@ -101,7 +101,7 @@ MUTATIONS: Final = {
         (
             Edit(
                 "sql/floors.py",
-                "        if now >= self._rescan_at.get(lane, 0.0):\n",
+                "        if any(now >= self._rescan_at.get(lane, 0.0) for lane in lanes):\n",
                 "        if False:\n",
             ),
         ),

@@ -32,6 +32,11 @@ FROM (SELECT n, n % 50000 AS a, hashint8extended(n % 50000, 0) AS key
       FROM generate_series(1, {PENDING + SETTLED}) AS n) AS made
 ORDER BY n
 """  # noqa: S608
+FEW = FILL.replace(str(PENDING + SETTLED), "5000")
+SETTLE = (
+    "UPDATE outbox SET status = 'published', published_at = now(), delivery = position "
+    "WHERE status = 'pending' AND position <= %s"
+)
 LANES = "ARRAY[" + ",".join(map(str, range(64))) + "]::smallint[]"
 
 
@@ -46,8 +51,7 @@ def database(services: Services) -> Iterator[psycopg.Connection[Any]]:
         link.execute(b"VACUUM ANALYZE outbox")
         forgotten.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         forgotten.execute(b"SELECT 1 FROM outbox LIMIT 1")
-        settle = "UPDATE outbox SET status = 'published' WHERE position <= %s"
-        link.execute(settle.encode(), [SETTLED])
+        link.execute(SETTLE.encode(), [SETTLED])
         yield link
 
 
@@ -85,3 +89,29 @@ def test_floor_spares_the_claim_what_vacuum_has_left(
     pages = int(re.search(r"shared hit=(\d+)", found)[1])  # type: ignore[index]
     assert pages < 64 * 16 * 12, f"{pages} pages for 1,024 candidates"
     assert "Index Scan using outbox_pending" in found
+
+
+@pytest.mark.fault("D11")
+def test_plans_hold_though_nothing_was_pending_when_the_table_was_analyzed(
+    services: Services,
+) -> None:
+    """The planner then takes an index of pending rows for empty, whatever dead ones it has."""
+    url = fresh_postgres(services)
+    with psycopg.connect(url, autocommit=True) as link, psycopg.connect(url) as forgotten:
+        for statement in schema.statements("postgresql", NAMES):
+            link.execute(statement.encode())
+        link.execute(b"ALTER TABLE outbox SET (autovacuum_enabled = off)")
+        forgotten.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        forgotten.execute(b"SELECT 1 FROM outbox LIMIT 1")
+        link.execute(FEW.encode())
+        link.execute(SETTLE.encode(), [PENDING])
+        link.execute(b"ANALYZE outbox")
+        link.execute(FEW.encode())
+
+        claim = plan_of(link, 0, "force_custom_plan")
+        keys, zeros = "ARRAY[1, 2]::bigint[]", "ARRAY[0, 0]::bigint[]"
+        late = postgres_sql.Sql(NAMES).late.replace("$1", keys).replace("$2", zeros)
+        found = link.execute(f"EXPLAIN {late.replace('$3', keys)}".encode()).fetchall()
+
+    assert "using outbox_waiting" in claim
+    assert "using outbox_aggregate" in "\n".join(row[0] for row in found)

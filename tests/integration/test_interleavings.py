@@ -97,6 +97,10 @@ class Session:
             await self._transaction.commit()
             self._log.append(f"{self._name} commits")
 
+    async def done(self) -> None:
+        if self._task is not None:
+            await self._task
+
     async def rests(self, look: asyncpg.Connection[Any]) -> bool:
         """Whether it has nothing to do, or waits for a lock."""
         if self._task is None or self._task.done():
@@ -131,6 +135,8 @@ async def play(order: list[str], links: list[asyncpg.Connection[Any]]) -> Ended:
         sessions[name].go_on()
         while not all([await each.rests(look) for each in sessions.values()]):
             pass
+    async with asyncio.timeout(30):  # one whose lock was just released may be at work still
+        await asyncio.gather(*(each.done() for each in sessions.values()))
     assert len(log) == len(order), "all steps are done in the end"
     event = await look.fetchrow("SELECT * FROM outbox WHERE position = 1")
     lane = await look.fetchrow("SELECT * FROM outbox_lanes")

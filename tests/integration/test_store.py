@@ -121,13 +121,16 @@ async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
 async def test_connection_of_a_call_that_was_given_up_is_never_used_again(
     postgres: AsyncEngine, given_up_by: str
 ) -> None:
-    """Its reply may still be on its way, and would be taken for the answer to the next call."""
+    """Its reply may still be on its way, and would be taken for the answer to the next call.
+
+    And the server stops working on it: given up every ten seconds, such calls would pile up.
+    """
     links = Links(postgres, deadline=60.0)
     first = await links.run(backend)
 
     if given_up_by == "cancellation":
         call = asyncio.create_task(links.run(lambda link: link.execute("SELECT pg_sleep(60)")))
-        await until_it_sleeps(postgres)
+        await until_sleepers(postgres, 1)
         call.cancel()
         await asyncio.wait({call})
     else:
@@ -137,6 +140,7 @@ async def test_connection_of_a_call_that_was_given_up_is_never_used_again(
         links._deadline = 60.0
 
     assert await links.run(backend) != first
+    await until_sleepers(postgres, 0)
     await links.close()
 
 
@@ -144,10 +148,10 @@ async def backend(link: Any) -> int:
     return int(await link.fetchval("SELECT pg_backend_pid()"))
 
 
-async def until_it_sleeps(engine: AsyncEngine) -> None:
+async def until_sleepers(engine: AsyncEngine, count: int) -> None:
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-    async with asyncio.timeout(60), engine.connect() as connection:
-        while not await connection.scalar(text(query)):  # noqa: ASYNC110 - a server is asked
+    async with asyncio.timeout(30), engine.connect() as connection:
+        while await connection.scalar(text(query)) != count:  # noqa: ASYNC110 - a server is asked
             await asyncio.sleep(0.01)
 
 
@@ -234,7 +238,7 @@ async def test_events_that_were_sent_back_come_from_the_first_on(postgres: Async
             clock.now += 0.3
             assert await store.claim(ALL, 10) == []
 
-    await change(postgres, 1, 2, 3, 4, status="pending")
+    await change(postgres, 1, 2, 3, 4, status="pending", published_at=None)
     first = await store.claim(ALL, 10)
     second = await store.claim(ALL, 10)
 
@@ -318,7 +322,7 @@ async def test_event_that_a_person_sends_back_comes_before_what_was_parked_behin
 ) -> None:
     """Also when its lane is settled far above it: 1 and 3 belong to one aggregate, 1 has failed."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, park=True, floors=Floors(clock))
+    store = PostgresOutbox(postgres, park=True, floors=Floors(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     parked, other = 1, same_lane_as(1)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 0.5
 _RESCAN: Final = 2.0
+_RESCAN_SELDOM: Final = 10.0
 _MOST_AGGREGATES: Final = 100_000
 _QUICK: Final = 0.002  # seconds
 _PER_ROW: Final = 0.00005
@@ -38,6 +39,7 @@ class Floors:
         self._floors: dict[int, int] = {}
         self._next_shift = 0.0
         self._rescan_at: dict[int, float] = {}
+        self._rescan = _RESCAN
         self._aggregates: dict[int, int] = {}
 
     def lease(self, tokens: Mapping[int, int]) -> None:
@@ -54,18 +56,17 @@ class Floors:
             self._next_shift = now + _GRACE
         if not self._needed:
             return [0] * len(lanes)
-        return [self._floor(lane, now) for lane in lanes]
+        if any(now >= self._rescan_at.get(lane, 0.0) for lane in lanes):
+            self._rescan_at |= dict.fromkeys(lanes, now + self._rescan)
+            return [0] * len(lanes)
+        return [self._floors.get(lane, 0) for lane in lanes]
 
     def looked(self, floors: Collection[int], rows: int, took: float) -> None:
         """A claim from these floors took so many seconds; was it one from the beginning?"""
         if not any(floors):
             self._needed = took > self._quick + rows * _PER_ROW
-
-    def _floor(self, lane: int, now: float) -> int:
-        if now >= self._rescan_at.get(lane, 0.0):
-            self._rescan_at[lane] = now + _RESCAN
-            return 0
-        return self._floors.get(lane, 0)
+            # The more it costs, the more seldom it is done.
+            self._rescan = min(max(_RESCAN, took * 20), _RESCAN_SELDOM)
 
     def rescan(self, lane: int) -> None:
         """Something was found below the floor: look from the beginning at once."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_A_MOMENT: Final = 0.5  # seconds
+
 # What an administrator must cure by hand: unknown tables and columns, missing privileges.
 _NEEDS_A_PERSON: Final = (asyncpg.SyntaxOrAccessError,)
 _TROUBLE: Final = (
@@ -43,6 +45,7 @@ class Links:
         self._engine = AsyncEngine(Engine(sync.pool.recreate(), sync.dialect, sync.url))
         self._deadline = deadline
         self._idle: list[Any] = []
+        self._ending: set[Any] = set()
         self.pooled = False
         """Whether a transaction pooler lies between: what belongs together must be a transaction,
         since every other statement may meet another server process."""
@@ -77,12 +80,20 @@ class Links:
 
     def drop(self, link: Any) -> None:
         if link is not None:
-            link.terminate()
+            # The driver has the server cancel what was given up, if it is left the time.
+            self._ending.add(link)
+            asyncio.get_running_loop().call_later(_A_MOMENT, self._end, link)
         # If one is broken, the others probably are too.
         while self._idle:
             self._idle.pop().terminate()
 
+    def _end(self, link: Any) -> None:
+        self._ending.discard(link)
+        link.terminate()
+
     async def close(self) -> None:
+        for link in tuple(self._ending):
+            self._end(link)
         for link in self._idle:
             with suppress(*_TROUBLE):
                 await link.close(timeout=1)

@@ -71,7 +71,7 @@ CROSS JOIN LATERAL (
     WHERE status = '{PENDING}' AND sink = $1 AND lane = own_lane AND position >= floor
         AND NOT EXISTS (
             SELECT FROM {{outbox}} AS waiting
-            WHERE status = '{PENDING}' AND next_retry_at > statement_timestamp()
+            WHERE next_retry_at > statement_timestamp()
                 AND aggregate_key = candidate.aggregate_key AND position <= candidate.position
             OFFSET 0
         ){{parked}}
@@ -88,7 +88,7 @@ LATE = f"""
 SELECT wanted.key FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (key, low, high)
 WHERE EXISTS (
     SELECT FROM {{outbox}}
-    WHERE status = '{PENDING}' AND aggregate_key = wanted.key
+    WHERE published_at IS NULL AND status <> '{FAILED}' AND aggregate_key = wanted.key
         AND position > wanted.low AND position < wanted.high
     OFFSET 0
 )

@@ -49,7 +49,7 @@ FROM {{outbox}} AS candidate
 WHERE status = '{PENDING}' AND sink = :sink AND lane IN (SELECT value FROM json_each(:lanes))
     AND NOT EXISTS (
         SELECT 1 FROM {{outbox}} AS waiting
-        WHERE status = '{PENDING}' AND next_retry_at > :now
+        WHERE next_retry_at > :now
             AND aggregate_key = candidate.aggregate_key AND position <= candidate.position
     ){{parked}}
 ORDER BY position

@@ -191,8 +191,11 @@ class OutboxTables:
         by_lane.ddl_if(dialect="postgresql")
         Index(names["pending_index"], c.sink, c.position, **pending).ddl_if(dialect="sqlite")
         # Is there an older pending event of the same aggregate? And does one wait for its retry?
-        Index(names["aggregate_index"], c.aggregate_key, c.position, **pending)
-        waiting = _where(f"status = '{PENDING}' AND next_retry_at IS NOT NULL")
+        # Their conditions say nothing of the state: where nothing was pending when PostgreSQL
+        # looked last, it would prefer to walk over all dead entries of the index above.
+        not_out = _where("published_at IS NULL")
+        Index(names["aggregate_index"], c.aggregate_key, c.position, **not_out)
+        waiting = _where("next_retry_at IS NOT NULL")
         Index(names["waiting_index"], c.aggregate_key, c.position, **waiting)
         # For readers that resume, and for forgetting the oldest first.
         Index(names["delivered_index"], c.sink, c.delivery, **_where("delivery IS NOT NULL"))

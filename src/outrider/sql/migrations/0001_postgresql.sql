@@ -27,9 +27,8 @@ CREATE TABLE {outbox} (
     autovacuum_analyze_scale_factor = 0.02
 );
 CREATE INDEX {pending_index} ON {outbox} (sink, lane, position) WHERE status = 'pending';
-CREATE INDEX {aggregate_index} ON {outbox} (aggregate_key, position) WHERE status = 'pending';
-CREATE INDEX {waiting_index} ON {outbox} (aggregate_key, position)
-    WHERE status = 'pending' AND next_retry_at IS NOT NULL;
+CREATE INDEX {aggregate_index} ON {outbox} (aggregate_key, position) WHERE published_at IS NULL;
+CREATE INDEX {waiting_index} ON {outbox} (aggregate_key, position) WHERE next_retry_at IS NOT NULL;
 CREATE INDEX {failed_index} ON {outbox} (aggregate_key, position) WHERE status = 'failed';
 
 CREATE TABLE {processed} (
