@@ -16,6 +16,7 @@ import pytest
 from outrider.sql import postgres_sql, schema
 from outrider.sql.names import OutboxNames
 from outrider.testing.services import Services
+from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import fresh_postgres
 
 pytestmark = pytest.mark.faults
@@ -79,13 +80,15 @@ def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str
     assert "outbox_pkey" not in found
 
 
-@pytest.mark.fault("D11", "Z1")
+@pytest.mark.fault("D11", "Z1", line="S-12")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_floor_spares_the_claim_what_vacuum_has_left(
-    database: psycopg.Connection[Any], mode: str
+    database: psycopg.Connection[Any], mode: str, scoreboard: Scoreboard
 ) -> None:
     found = plan_of(database, SETTLED + 1, mode)
 
+    took = float(re.search(r"Execution Time: ([\d.]+)", found)[1])  # type: ignore[index]
+    scoreboard.note("S-12", case=mode, pending=PENDING, claim_ms=took)
     pages = int(re.search(r"shared hit=(\d+)", found)[1])  # type: ignore[index]
     assert pages < 64 * 16 * 12, f"{pages} pages for 1,024 candidates"
     assert "Index Scan using outbox_pending" in found

@@ -35,10 +35,10 @@ from outrider.testing.conformance.events import events
 from outrider.testing.link import FaultyLink
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
-from tests.faults.effects_app import EFFECTS, WriteEffect
+from tests.faults.effects_app import EFFECTS, WriteEffect, prepare_broker
 from tests.faults.flow import FULL, SEED, fresh_database, until
 from tests.faults.linked_relay import publisher_of
-from tests.faults.test_end_to_end import prepare_broker
+from tests.faults.scoreboard import Scoreboard
 from tests.faults.test_network import Links, link_to
 
 CANCELS = 10_000 if FULL else 300
@@ -177,9 +177,9 @@ async def is_quiet(engine: AsyncEngine, watcher: asyncpg.Connection, link: Fault
     return left == (0, 0, 0, 0) and connections <= pool.checkedin()
 
 
-@pytest.mark.fault("E16", "B10")
+@pytest.mark.fault("E16", "B10", line="S-7")
 async def test_calls_cancelled_at_random_leave_nothing_behind(
-    services: Services, links: Links
+    services: Services, links: Links, scoreboard: Scoreboard
 ) -> None:
     # given
     url = fresh_database(services)
@@ -209,3 +209,4 @@ async def test_calls_cancelled_at_random_leave_nothing_behind(
     await until(lambda: not any(link.connections for link in links.values()), "links are free")
     carried = {task for task in asyncio.all_tasks() if "FaultyLink" in repr(task)}
     await until(lambda: asyncio.all_tasks() - carried <= tasks, "no task is left")
+    scoreboard.note("S-7", seed=SEED, faults=cancels.counts.total(), leaked=0)

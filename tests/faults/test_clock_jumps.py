@@ -13,6 +13,7 @@ from outrider.testing.services import Services
 from tests.faults import clocks
 from tests.faults.clocks import Clock, JumpingPostgres
 from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, until
+from tests.faults.scoreboard import Scoreboard
 
 JUMPS = 50 if FULL else 2
 HOUR = 3_600
@@ -40,9 +41,9 @@ async def flows_on(flow: Flow, what: str) -> None:
     await until(lambda: len(flow.reader.deliveries) > before + 20, f"events flow after {what}")
 
 
-@pytest.mark.fault("T1")
+@pytest.mark.fault("T1", line="S-8")
 async def test_clocks_that_jump_lose_nothing_and_keep_the_order(
-    services: Services, database: JumpingPostgres, tmp_path: Path
+    services: Services, database: JumpingPostgres, tmp_path: Path, scoreboard: Scoreboard
 ) -> None:
     faked = {"database": database.clock, "relays": Clock(tmp_path / "clock")}
     settings = {**SETTINGS, **faked["relays"].environment}
@@ -68,4 +69,5 @@ async def test_clocks_that_jump_lose_nothing_and_keep_the_order(
         assert [relay.pid for relay in started if relay.is_alive] == before
         verdict = await flow.verdict()
         in_hand = (JUMPS + flow.lost_leases) * RELAYS * LOOPS * BATCH
+        await flow.report(verdict, scoreboard, "S-8", faults=JUMPS, bound=in_hand)
         assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"

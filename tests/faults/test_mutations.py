@@ -13,6 +13,7 @@ import pytest
 from tests.faults.flow import FULL
 from tests.faults.mutate import edits_of, environment, mutated
 from tests.faults.mutations import MUTATIONS
+from tests.faults.scoreboard import Scoreboard
 
 pytestmark = pytest.mark.faults
 ROOT = Path(__file__).parents[2]
@@ -39,8 +40,9 @@ def test_mutation_has_its_place_in_the_source(name: str) -> None:
         assert compile(mutated(edits, path.read_text()), path, "exec")
 
 
+@pytest.mark.fault(line="S-14")
 @pytest.mark.parametrize("name", [n for n, m in MUTATIONS.items() if FULL or m.caught_by])
-def test_mutation_is_caught(name: str) -> None:
+def test_mutation_is_caught(name: str, scoreboard: Scoreboard) -> None:
     mutation = MUTATIONS[name]
     tests = mutation.tests if FULL else mutation.caught_by
 
@@ -49,6 +51,7 @@ def test_mutation_is_caught(name: str) -> None:
     outcomes = set(re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) ", done.stdout, re.MULTILINE))
     assert (done.returncode, outcomes) == (FAILED, {"FAILED"}), done.stdout
     assert re.search(f"^E .*{mutation.shows}", done.stdout, re.MULTILINE), done.stdout
+    scoreboard.note("S-14", caught=1)
 
 
 @pytest.mark.skipif(not FULL, reason="these tests are part of every run")

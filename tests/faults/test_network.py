@@ -20,6 +20,7 @@ from tests.faults import linked_kafka
 from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
 from tests.faults.linked_relay import COMMAND, LONGEST_CALL
 from tests.faults.relay_process import RelayProcess
+from tests.faults.scoreboard import Scoreboard
 from tests.faults.test_end_to_end import (
     assert_once_and_in_order,
     effects_database,
@@ -74,9 +75,9 @@ async def nothing_is_left(services: Services, links: Links, *databases: str) -> 
         await until(lambda: not connections_in(services, database), "no connection is left")  # noqa: B023
 
 
-@pytest.mark.fault("R3", "D5", "D6", "D12", "B9", "B11")
+@pytest.mark.fault("R3", "D5", "D6", "D12", "B9", "B11", line="S-5")
 async def test_network_faults_lose_nothing_and_keep_the_order(
-    services: Services, tmp_path: Path
+    services: Services, tmp_path: Path, scoreboard: Scoreboard
 ) -> None:
     database, broker = fresh_database(services), services.rabbitmq.url
     async with links_to(database=database, notifications=database, broker=broker) as links:
@@ -100,6 +101,7 @@ async def test_network_faults_lose_nothing_and_keep_the_order(
             verdict = await flow.verdict()
             print(f"{weather}; longest call {longest_call(flow):.2f} s")
             in_hand = (FAULTS + flow.lost_leases) * RELAYS * LOOPS * BATCH
+            await flow.report(verdict, scoreboard, "S-5", faults=FAULTS, bound=in_hand)
             assert verdict.holds(duplicates=in_hand), f"{verdict}; OUTRIDER_SEED={SEED}"
         await nothing_is_left(services, links, database)
 

@@ -46,6 +46,7 @@ from outrider.sql.delivered import SqlDelivered
 from outrider.sql.schema import create_all
 from tests.faults.effects_app import source_of
 from tests.faults.flow import FULL, until
+from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import fresh_postgres
 from tests.integration.pages import page_of
 
@@ -258,7 +259,7 @@ def where_it_leaks(words: list[str], places: dict[object, str]) -> list[tuple[ob
     ]
 
 
-@pytest.mark.fault("E1")
+@pytest.mark.fault("E1", line="S-16")
 @pytest.mark.parametrize(
     "sink",
     [*SINKS, *(pytest.param(name, marks=pytest.mark.faults) for name in OTHERS if FULL)],
@@ -269,6 +270,7 @@ async def test_secrets_stay_where_they_belong_and_every_line_names_its_request(
     ears: Ears,
     spans: InMemorySpanExporter,
     request: pytest.FixtureRequest,
+    scoreboard: Scoreboard,
 ) -> None:
     journey = Journey(database, ears, spans)
 
@@ -292,3 +294,4 @@ async def test_secrets_stay_where_they_belong_and_every_line_names_its_request(
     ]
     assert about
     assert [line for line in about if f"correlation_id={CORRELATION}" not in line] == []
+    scoreboard.note("S-16", journeys=1, hits=0)

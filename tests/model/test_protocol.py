@@ -9,15 +9,18 @@ import pytest
 from model.search import HERE, search
 from model.variants import VARIANTS, Variant
 from tests.faults.flow import FULL
+from tests.faults.scoreboard import Scoreboard
 
 
+@pytest.mark.fault(line="S-15")
 @pytest.mark.parametrize(
     "variant", [each for each in VARIANTS if FULL or not each.long], ids=lambda each: each.name
 )
-def test_variant_holds_or_breaks_as_it_must(variant: Variant) -> None:
+def test_variant_holds_or_breaks_as_it_must(variant: Variant, scoreboard: Scoreboard) -> None:
     found = search(variant)
 
     assert found.result == variant.expected, found.path
+    scoreboard.note("S-15", variants=1)
 
 
 def test_every_switch_of_a_variant_is_one_of_its_model() -> None:
