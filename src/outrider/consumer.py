@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outrider.envelope import EventEnvelope
     from outrider.ports import Delivery, EventHandler, EventSource, Inbox
     from outrider.scopes import ScopeFactory
-    from outrider.signals import OnSignal, Signal
+    from outrider.signals import OnSignal
 
 
 T = TypeVar("T")
@@ -95,16 +95,16 @@ class EventConsumer(Running):
         inbox: Inbox | None = None,
         on_signal: OnSignal | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(on_signal)
         self.config = config or ConsumerConfig()
         self._grace = self.config.grace
-        self._source, self._on_signal = source, on_signal
+        self._source = source
         self._handlers = Subscriptions(handlers)
         self._calls = HandlerCalls(
             scope=scope,
             inbox=inbox,
             timeout=self.config.handler_timeout,
-            on_signal=on_signal,
+            on_signal=self._signal,
         )
         self._lines: dict[tuple[str, str], deque[Delivery]] = {}
         self._workers: set[asyncio.Task[None]] = set()
@@ -283,10 +283,6 @@ class EventConsumer(Running):
             else:
                 return not delivery.lost
         return False
-
-    def _signal(self, signal: Signal) -> None:
-        if self._on_signal is not None:
-            self._on_signal(signal)
 
 
 def _line_of(delivery: Delivery) -> tuple[str, str]:

@@ -41,10 +41,10 @@ class OutboxRelay(Running):
         *,
         on_signal: OnSignal | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(on_signal)
         self.config = config or RelayConfig()
         self._grace = self.config.grace
-        self._state = RelayState(store, publisher, self.config, on_signal)
+        self._state = RelayState(store, publisher, self.config, self._signal)
         self._stopping = self._state.stopping
         self._workers = [Worker(self._state, number) for number in range(self.config.loops)]
         self._renew_now = asyncio.Event()

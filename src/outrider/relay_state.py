@@ -24,7 +24,7 @@ from outrider.signals import (
 
 if TYPE_CHECKING:
     from outrider.ports import EventPublisher, Lease, OutboxStore
-    from outrider.signals import OnSignal, Signal
+    from outrider.signals import OnSignal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,9 @@ class RelayState:
         store: OutboxStore,
         publisher: EventPublisher,
         config: RelayConfig,
-        on_signal: OnSignal | None,
+        signal: OnSignal,
     ) -> None:
-        self.id = uuid4()
+        self.id, self.signal = uuid4(), signal
         self.store, self.publisher, self.config = store, publisher, config
         self.sink = store.sink
         self.lanes: dict[int, int] = {}
@@ -95,12 +95,7 @@ class RelayState:
         self._released: set[int] = set()
         self.valid_until = 0.0
         self.stopping = asyncio.Event()
-        self._on_signal = on_signal
         self._sink_pause, self._store_pause = Pause(), Pause()
-
-    def signal(self, signal: Signal) -> None:
-        if self._on_signal is not None:
-            self._on_signal(signal)
 
     @property
     def lease_is_valid(self) -> bool:

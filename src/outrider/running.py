@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
+    from outrider.signals import OnSignal, Signal
+
 
 class Opened(ABC):
     """`async with it:` opens and closes it."""
@@ -42,8 +44,14 @@ class Running(ABC):
     _grace: timedelta
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, on_signal: OnSignal | None = None) -> None:
+        self.on_signal = on_signal
+        """Whom it tells what happens; nobody, if None."""
         self._stopping = asyncio.Event()
+
+    def _signal(self, signal: Signal) -> None:
+        if self.on_signal is not None:
+            self.on_signal(signal)
 
     @abstractmethod
     async def _run(self, opened: asyncio.Event) -> None:

@@ -14,6 +14,7 @@ from outrider.cli.publishers import publisher_of
 from outrider.cli.serving import parts_of, run_until_signal, serve, serving_options
 from outrider.consumer import EventConsumer
 from outrider.errors import ConfigurationError
+from outrider.observability.logging import log_signals
 from outrider.relay import OutboxRelay
 from outrider.settings import SETTINGS, Settings, read_settings
 from outrider.sql.engines import open_engine
@@ -113,6 +114,8 @@ def consume(*, app: str, workers: int, health: str | None, quiet: bool, audit: b
 
 async def _run_app(app: str, kind: type[Running], health: str | None) -> None:
     async with parts_of(app, kind) as parts:
+        for part in parts:
+            part.on_signal = part.on_signal or log_signals
         await run_until_signal(parts, health, numbers_of_process())
 
 
