@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from outrider.testing.services import ServiceMissing, Services
+
+# A shell that starts us in the background has us ignore it, and so would all we start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.faults.scoreboard"]
 

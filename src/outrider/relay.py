@@ -107,7 +107,8 @@ class OutboxRelay(Running):
         lanes = lanes_of(word)
         if lanes is not None and lanes.isdisjoint(self._state.lanes):
             return
-        self._state.signal(WokenUp(sink=self._state.sink, source="notify"))
+        source = LANES_FREE if word == LANES_FREE else "notify"
+        self._state.signal(WokenUp(sink=self._state.sink, source=source))
         for worker in self._workers:
             if lanes is None or any(worker.serves(lane) for lane in lanes):
                 worker.woken.set()

@@ -119,7 +119,8 @@ def on_signal(signal: s.Signal) -> None:
 async def relay() -> AsyncIterator[OutboxRelay]:
     settings, steps = read_settings({}, os.environ), Steps()
     engine = open_engine(database_url(settings.values["database"]))
-    store: Any = SqlOutbox(engine, sink=settings.values["sink"])
+    sink, park = settings.values["sink"], settings.values["after_failure"]
+    store: Any = SqlOutbox(engine, sink=sink, park=park)
     publisher: Any = publisher_of(settings)
     # Here relays die so often that three deaths with one event in hand blame nobody.
     config = settings.relay_config(max_crashes=10**6)

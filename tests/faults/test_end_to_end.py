@@ -18,7 +18,7 @@ from tests.faults.effects_app import CONSUME, EFFECTS, prepare_broker
 from tests.faults.flow import FULL, SEED, Flow, fresh_database, until
 from tests.faults.forked import ForkedRelay
 
-EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (1_200, 60, 6)
+EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (600, 60, 4)
 BETWEEN_KILLS = 1.0 if FULL else 0.5
 SETTINGS = {"OUTBOX_LEASE": "1", "OUTBOX_POLL_INTERVAL_MS": "200"}
 

@@ -257,9 +257,8 @@ async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
 
         # then
         arrived = [delivery.id for delivery in flow.reader.deliveries]
-        assert {*arrived[: len(others)]} == others, "others do not wait for it"
         assert len(arrived) == len({*arrived})
-        assert {*arrived} == others | later | goes_on
+        assert not {*arrived} ^ (others | later | goes_on)
         assert [id for id in arrived if id in goes_on] == [*followers][: len(goes_on)]
         states = await flow.ask(
             "SELECT id, status, retry_count, last_error FROM outbox WHERE aggregate_id = 'a0' "

@@ -22,7 +22,7 @@ from tests.faults.flow import FULL, SEED, fresh_database, until
 from tests.integration.stream_server import SiteProcess, happened, outbox
 from tests.sse import Client, Cut, Message, Parser
 
-CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (30, 500, 8)
+CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (20, 300, 8)
 AGGREGATES, WINDOW = 100, 50
 LONGEST_LIFE = 1.5 if FULL else 0.5
 KINDS = ("order.placed", "order.paid", "user.named")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import signal
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -11,10 +12,13 @@ from rich.live import Live
 
 from outrider.cli.database import database_option, names_options, run
 from outrider.cli.shown import age, is_terminal, json_option, say, table
+from outrider.pauses import sleep_unless
 from outrider.sql.inspector import OutboxInspector
 from outrider.sql.tables import OutboxTables
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from rich.table import Table
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -48,21 +52,25 @@ def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_j
         say({"sinks": facts, "relays": relays}, _overview(sinks, relays), as_json=as_json)
 
     async def keep_showing(engine: AsyncEngine) -> None:
-        while True:
+        async for _ in _until_ctrl_c(every):
             await show(engine)
-            await asyncio.sleep(every)
 
     async def keep_drawing(engine: AsyncEngine) -> None:
         with Live(_overview(*await look(engine)), auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(every)
+            async for _ in _until_ctrl_c(every):
                 live.update(_overview(*await look(engine)), refresh=True)
 
-    if not watch:
-        run(database, show)
-        return
-    with suppress(KeyboardInterrupt):
-        run(database, keep_drawing if is_terminal() and not as_json else keep_showing)
+    keep = keep_drawing if is_terminal() and not as_json else keep_showing
+    run(database, keep if watch else show)
+
+
+async def _until_ctrl_c(every: float) -> AsyncIterator[None]:
+    """Not by cancelling, which a query that is just being answered may swallow."""
+    ending = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, ending.set)
+    while not ending.is_set():
+        yield
+        await sleep_unless(ending, timedelta(seconds=every))
 
 
 def _overview(sinks: list[SinkState], relays: list[RelayLine]) -> Table:

@@ -122,9 +122,12 @@ def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:
 
 
 def _in_state(table: FromClause, state: str) -> list[ColumnElement[bool]]:
+    c = table.c
+    # Saying that these are not out yet lets the planner use the index by aggregate.
+    not_out = [c.published_at.is_(None)] if state in (PENDING, RETRYING) else []
     if state == RETRYING:
-        return [table.c.status == PENDING, table.c.next_retry_at.is_not(None)]
-    return [table.c.status == state]
+        return [c.status == PENDING, c.next_retry_at.is_not(None), *not_out]
+    return [c.status == state, *not_out]
 
 
 def _text(text: str) -> str:
