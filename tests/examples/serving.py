@@ -102,7 +102,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
             await running
 
 
-def fuzz(url: str, *, examples: int = 15) -> str:
+def fuzz(url: str, *, examples: int = 8) -> str:
     """Send all that the OpenAPI document allows, and what it forbids; what Schemathesis says of
     answers that are no answers."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"]

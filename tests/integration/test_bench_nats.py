@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench import jetstream, measure
+from tests.faults.flow import FULL
+
+pytestmark = pytest.mark.skipif(not FULL, reason="servers of its own: with OUTRIDER_FULL=1")
 
 
 def test_nats_benchmark_compares_side_by_side(

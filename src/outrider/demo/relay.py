@@ -68,7 +68,9 @@ async def relay() -> AsyncIterator[OutboxRelay]:
     publisher = MortalPublisher(_publisher(os.environ[BROKER]), Path(os.environ[CRASH]))
     orphaned = asyncio.create_task(_end_when_orphaned())
     try:
-        yield OutboxRelay(SqlOutbox(engine, OUTBOX_TABLES, announce=True), publisher, CONFIG)
+        store = SqlOutbox(engine, OUTBOX_TABLES, announce=True)
+        # What happens is shown by the page; a terminal full of warnings would hide its address.
+        yield OutboxRelay(store, publisher, CONFIG, on_signal=lambda _: None)
     finally:
         orphaned.cancel()
         await engine.dispose()

@@ -58,7 +58,7 @@ def _make_transactional(engine: AsyncEngine) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute("PRAGMA busy_timeout = 10000")
+        cursor.execute("PRAGMA busy_timeout = 30000")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
