@@ -66,7 +66,7 @@ class RawFrames:
         self._publish = frame.marshal(publish, 1)
 
     def message(self, event_id: str, aggregate_id: str, created_at: str, body: bytes) -> bytes:
-        """With the properties and headers of seed 002."""
+        """With the properties and headers of a usual service."""
         headers = b"".join(
             bytes((len(name),)) + name + b"S" + struct.pack(">I", len(value)) + value
             for name, value in (

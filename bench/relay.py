@@ -42,7 +42,7 @@ BATCH = 1_000
 WARM_UP = 20
 EXCHANGE = "bench_relay"
 
-SEED_LOOP = "loop of seed 002"
+ONE_BY_ONE = "claim 100, one by one"
 AIO_PIKA = "aio-pika, no database"
 CEILING = "bare claim, frames, settle"
 BY_HAND = "frames by hand, no database"
@@ -152,7 +152,7 @@ class Bench:
     async def nothing_sent(self) -> float:
         return await self.bare(None)
 
-    async def seed_loop(self) -> float:
+    async def one_by_one(self) -> float:
         """Claim a hundred, publish one by one, update one by one, commit."""
         count = max(100, self.count // 10)
         await self.fill(count)
@@ -160,11 +160,11 @@ class Bench:
             channel = await connection.channel()
             exchange = await channel.get_exchange(EXCHANGE, ensure=False)
             started = time.perf_counter()
-            while await self._seed_batch(link, exchange):
+            while await self._hundred(link, exchange):
                 pass
             return count / (time.perf_counter() - started)
 
-    async def _seed_batch(self, link: Any, exchange: aio_pika.abc.AbstractExchange) -> int:
+    async def _hundred(self, link: Any, exchange: aio_pika.abc.AbstractExchange) -> int:
         async with link.transaction():
             rows = await link.fetch(_CLAIM + " FOR UPDATE SKIP LOCKED", 100)
             for position, event_id, _, _, payload in rows:
@@ -182,7 +182,7 @@ class Bench:
 async def throughput(services: Services, engine: AsyncEngine, rounds: int, count: int) -> Any:
     bench = Bench(services, engine, count)
     cases: dict[str, Callable[[], Awaitable[float]]] = {
-        SEED_LOOP: bench.seed_loop,
+        ONE_BY_ONE: bench.one_by_one,
         AIO_PIKA: lambda: with_aio_pika(bench.amqp, EXCHANGE, count),
         CEILING: bench.ceiling,
         BY_HAND: lambda: by_hand(bench.amqp, EXCHANGE, count),
@@ -197,9 +197,9 @@ async def throughput(services: Services, engine: AsyncEngine, rounds: int, count
             rate = await case()
             if number:  # the first round warms up
                 rates[name].append(rate)
-    broker = {name: rates[name] for name in (SEED_LOOP, AIO_PIKA, CEILING, BY_HAND, OURS)}
+    broker = {name: rates[name] for name in (ONE_BY_ONE, AIO_PIKA, CEILING, BY_HAND, OURS)}
     nowhere = {name: rates[name] for name in (BARE_NOOP, OURS_NOOP)}
-    return rows_of(broker, [CEILING, SEED_LOOP]), rows_of(nowhere, [BARE_NOOP])
+    return rows_of(broker, [CEILING, ONE_BY_ONE]), rows_of(nowhere, [BARE_NOOP])
 
 
 class Arrivals:

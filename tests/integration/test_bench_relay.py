@@ -18,6 +18,6 @@ def test_relay_benchmark_compares_side_by_side(
 
     ours = tables["to RabbitMQ"][-1]
     assert ours.case == relay.OURS
-    assert set(ours.ratios) == {relay.CEILING, relay.SEED_LOOP}
+    assert set(ours.ratios) == {relay.CEILING, relay.ONE_BY_ONE}
     assert [row.case for row in tables["to nowhere"]] == [relay.BARE_NOOP, relay.OURS_NOOP]
     assert (tmp_path / "relay.json").exists()
