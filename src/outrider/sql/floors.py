@@ -22,7 +22,7 @@ _RESCAN: Final = 2.0
 _RESCAN_SELDOM: Final = 10.0
 _MOST_AGGREGATES: Final = 100_000
 _QUICK: Final = 0.002  # seconds
-_PER_ROW: Final = 0.00005
+_PER_ROW: Final = 0.00001
 
 
 class Floors:
