@@ -6,13 +6,14 @@ import asyncio
 import socket
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
+
+from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
-    from types import TracebackType
 
 Way = Literal["server", "client"]
 
@@ -23,7 +24,7 @@ _STEP: Final = 0.05
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
-class FaultyLink:
+class FaultyLink(Opened):
     """A TCP proxy in front of one server: it passes everything on until it is told otherwise.
 
     `async with FaultyLink("127.0.0.1", 5432) as link`, then use `link.url(…)` instead of the
@@ -41,17 +42,11 @@ class FaultyLink:
         self._faults: dict[Way, _Fault] = dict.fromkeys(_BOTH, _Fault())
         self._open: dict[asyncio.Task[None] | None, _Connection] = {}
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
         self._listener = await asyncio.start_server(self._accept, _HERE, self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
         self._listener.close()
         self.refuse()
         while ending := [task for task in self._open if task]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
+from outrider.tls import context_from
 from outrider.url_settings import split_settings
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -119,18 +120,8 @@ class KafkaConfig:
         """What all of aiokafka's clients are told."""
         settings = {name: getattr(self, name) for name in _CLIENT}
         if self.uses_tls and self.ssl_context is None:
-            settings["ssl_context"] = self._trusting()
+            settings["ssl_context"] = context_from(self)
         return settings
-
-    def _trusting(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.client_certificate:
-                context.load_cert_chain(self.client_certificate, self.client_key)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise ConfigurationError(f"KafkaConfig: ca_file or certificate: {why}") from error
-        return context
 
 
 def read_url(url: str, config: KafkaConfig) -> tuple[list[str], KafkaConfig]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from outrider.errors import ConfigurationError
+from outrider.tls import context_from
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -143,16 +144,7 @@ def tls_context(servers: Sequence[Server], config: NatsConfig) -> ssl.SSLContext
         if config.ssl or config.ca_file or config.client_certificate:
             raise ConfigurationError("NatsConfig: TLS settings need tls://")
         return None
-    if config.ssl is not None:
-        return config.ssl
-    try:
-        context = ssl.create_default_context(cafile=config.ca_file)
-        if config.client_certificate:
-            context.load_cert_chain(config.client_certificate, config.client_key)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise ConfigurationError(f"NatsConfig: ca_file or certificate: {why}") from error
-    return context
+    return config.ssl or context_from(config)
 
 
 def check_names(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from outrider.errors import ConfigurationError
+from outrider.tls import context_from
 from outrider.url_settings import with_url_settings
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     from outrider.brokers.rabbitmq.address import Address
@@ -95,18 +96,9 @@ def read_url(url: str, config: Config) -> tuple[str, Config]:
 
 def tls_context(address: Address, config: ConnectionConfig) -> ssl.SSLContext | None:
     """Verifies the broker's certificate and name, unless a context of the user's own does not."""
-    name = type(config).__name__
     if not address.tls:
         if config.ssl or config.ca_file or config.client_certificate:
+            name = type(config).__name__
             raise ConfigurationError(f"{name}: TLS settings need amqps://, not {address}")
         return None
-    if config.ssl is not None:
-        return config.ssl
-    try:
-        context = ssl.create_default_context(cafile=config.ca_file)
-        if config.client_certificate:
-            context.load_cert_chain(config.client_certificate, config.client_key)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise ConfigurationError(f"{name}: ca_file or certificate: {why}") from error
-    return context
+    return config.ssl or context_from(config)
