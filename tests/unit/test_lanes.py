@@ -135,7 +135,7 @@ def test_what_was_sent_back_lowers_the_floor_until_it_is_settled() -> None:
         floors.for_claim([1])
     assert floors.for_claim([1]) == [1001]
 
-    floors.found(1, 40)
+    floors.found({1: 40})
     assert floors.for_claim([1]) == [40]
     floors.settled([claimed(40)], [])
     clock.now += 0.6

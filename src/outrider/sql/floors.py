@@ -72,11 +72,12 @@ class Floors:
         """Something was found below the floor: look from the beginning at once."""
         self._rescan_at[lane] = 0.0
 
-    def found(self, lane: int, position: int) -> None:
-        """This is pending. If it lies below the floor, somebody sent it back: go on from there."""
-        for known in (self._settled, self._recent, self._floors):
-            if position < known.get(lane, 0):
-                known[lane] = position
+    def found(self, oldest: Mapping[int, int]) -> None:
+        """These are pending. One below its lane's floor was sent back: go on from there."""
+        for lane, position in oldest.items():
+            for known in (self._settled, self._recent, self._floors):
+                if position < known.get(lane, 0):
+                    known[lane] = position
 
     def settled_before(self, aggregate_key: int, position: int) -> int:
         """Up to where an aggregate is known to be settled; nothing older of it can turn up.
@@ -86,11 +87,11 @@ class Floors:
         known = self._aggregates.get(aggregate_key, 0)
         return known if known < position else 0
 
-    def settled(self, claimed: Iterable[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
+    def settled(self, claimed: Collection[ClaimedEvent], left: Iterable[ClaimedEvent]) -> None:
         """`claimed` have been dealt with; `left` are pending still, or may be again."""
-        for event in claimed:
-            self._settled[event.lane] = max(self._settled.get(event.lane, 0), event.position + 1)
-            self._aggregates[event.aggregate_key] = event.position
+        for lane, position in {event.lane: event.position for event in claimed}.items():
+            self._settled[lane] = max(self._settled.get(lane, 0), position + 1)
+        self._aggregates |= {event.aggregate_key: event.position for event in claimed}
         if len(self._aggregates) > _MOST_AGGREGATES:
             self._aggregates.clear()  # they are looked up from their beginning again
         for event in left:

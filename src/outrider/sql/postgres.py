@@ -104,8 +104,7 @@ class PostgresOutbox:
             started = time.perf_counter()
             rows = await link.fetch(self._sql.claim, *asked)
             self._floors.looked(floors, len(rows), time.perf_counter() - started)
-            for row in rows:
-                self._floors.found(row[LANE], row[POSITION])
+            self._floors.found({row[LANE]: row[POSITION] for row in reversed(rows)})
             late = await self._late(link, rows, dict(zip(numbers, floors, strict=True)))
             self._portions.learn(rows, limit)
             return [event_of(row) for row in rows if row[KEY] not in late]
@@ -116,6 +115,8 @@ class PostgresOutbox:
         self, link: Connection[Any], rows: Sequence[Any], floors: Mapping[int, int]
     ) -> set[int]:
         """Aggregates that must wait, since an older event of theirs lies below the floor."""
+        if not any(floors.values()):
+            return set()
         oldest = {row[KEY]: row[POSITION] for row in reversed(rows)}
         lows = {key: self._floors.settled_before(key, at) for key, at in oldest.items()}
         highs = {row[KEY]: floors[row[LANE]] for row in rows}
