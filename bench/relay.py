@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,8 +10,9 @@ from typing import Any
 
 import aio_pika
 import asyncpg
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from bench.latency import latency, percentiles
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import (
     AGGREGATES,
@@ -26,9 +24,7 @@ from bench.rabbitmq_raw import (
     with_aio_pika,
 )
 from outrider import (
-    DomainEvent,
     EventEnvelope,
-    Outbox,
     OutboxRelay,
     RelayConfig,
     SqlOutbox,
@@ -39,7 +35,6 @@ from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
 
 BATCH = 1_000
-WARM_UP = 20
 EXCHANGE = "bench_relay"
 
 ONE_BY_ONE = "claim 100, one by one"
@@ -202,87 +197,6 @@ async def throughput(services: Services, engine: AsyncEngine, rounds: int, count
     return rows_of(broker, [CEILING, ONE_BY_ONE]), rows_of(nowhere, [BARE_NOOP])
 
 
-class Arrivals:
-    """How long each event took from its commit to this consumer's hands."""
-
-    def __init__(self) -> None:
-        self.taken: list[float] = []
-        self.waiting: dict[str, float] = {}
-        self.early: set[str] = set()
-        self.changed = asyncio.Event()
-
-    def committed(self, event_id: object) -> None:
-        if str(event_id) in self.early:  # it was here before the loop came back to us
-            self.taken.append(0.0)
-        else:
-            self.waiting[str(event_id)] = time.perf_counter()
-
-    async def on_message(self, message: aio_pika.abc.AbstractIncomingMessage) -> None:
-        event_id = message.message_id or ""
-        started = self.waiting.pop(event_id, None)
-        if started is None:
-            self.early.add(event_id)
-        else:
-            self.taken.append(time.perf_counter() - started)
-            self.changed.set()
-
-    async def all(self) -> None:
-        async with asyncio.timeout(30):
-            while self.waiting:
-                self.changed.clear()
-                await self.changed.wait()
-
-
-async def latency(services: Services, engine: AsyncEngine, events: int, rate: float) -> Any:
-    """With the relay as a process of its own."""
-    await Bench(services, engine, 0).fill(0)
-    arrivals, outbox = Arrivals(), Outbox()
-    async with await aio_pika.connect(services.rabbitmq.url) as connection:
-        channel = await connection.channel()
-        queue = await channel.declare_queue(exclusive=True)
-        await queue.bind(EXCHANGE, "#")
-        await queue.consume(arrivals.on_message, no_ack=True)
-        relay = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "outrider", "relay", "--quiet"),
-            env={
-                **os.environ,
-                "DATABASE_URL": services.postgres.url,
-                "RABBITMQ_URL": services.rabbitmq.url,
-                "RABBITMQ_EXCHANGE": EXCHANGE,
-            },
-        )
-        for number in range(events + WARM_UP):
-            event = DomainEvent(EVENT_TYPE, "order", number % AGGREGATES, {"n": number})
-            async with AsyncSession(engine) as session:
-                await session.begin()
-                outbox.record(session, event)
-                await session.commit()
-                arrivals.committed(event.event_id)
-            if number < WARM_UP:
-                await arrivals.all()
-            await asyncio.sleep(1 / rate)
-        await arrivals.all()
-        relay.terminate()
-        await relay.wait()
-    return arrivals.taken[WARM_UP:], await _round_trips(services, min(events, 300))
-
-
-async def _round_trips(services: Services, count: int) -> list[float]:
-    raw, taken = RawFrames(EXCHANGE), []
-    async with await raw.open(services.rabbitmq.url):
-        for number in range(count):
-            message = raw.message(str(number), "order-1", "now", PAYLOAD)
-            started = time.perf_counter()
-            await raw.publish([message])
-            taken.append(time.perf_counter() - started)
-    return taken
-
-
-def _percentiles(taken: list[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(taken, n=100, method="inclusive")
-    return {"p50 ms": round(cuts[49] * 1000, 2), "p99 ms": round(cuts[98] * 1000, 2)}
-
-
 async def _run(services: Services, rounds: int, count: int, events: int) -> dict[str, Any]:
     url = services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
@@ -293,13 +207,14 @@ async def _run(services: Services, rounds: int, count: int, events: int) -> dict
     await publisher.open()
     await publisher.close()
     broker, nowhere = await throughput(services, engine, rounds, count)
-    ours, raw = await latency(services, engine, events, rate=200)
+    await Bench(services, engine, 0).fill(0)
+    ours, raw = await latency(services, engine, EXCHANGE, events, rate=200)
     await engine.dispose()
     return {
         "tables": {"to RabbitMQ": broker, "to nowhere": nowhere},
         "latency": {
-            "commit to consumer": _percentiles(ours),
-            "publish and confirm alone": _percentiles(raw),
+            "commit to consumer": percentiles(ours),
+            "publish and confirm alone": percentiles(raw),
         },
     }
 

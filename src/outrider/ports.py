@@ -155,6 +155,8 @@ class Inbox(Protocol):
 _LANES_NAMED: Final = 8
 LANES_FREE: Final = "lanes"
 """The word on a wake-up that comes because a relay has released lanes."""
+FEW: Final = 16
+"""So many events of one lane a claim gives at least, if there are."""
 
 
 def lanes_word(lanes: Collection[int]) -> str:
@@ -231,7 +233,12 @@ class OutboxStore(Protocol):
         """Give lanes back so that others get them at once; None gives all and says goodbye."""
         ...
 
-    async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]: ...
+    async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
+        """Pending events of these lanes, with the oldest of every aggregate among them.
+
+        At most `limit`; if they are fewer than that and than FEW, there are no more.
+        """
+        ...
 
     async def settle(
         self,

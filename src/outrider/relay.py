@@ -111,13 +111,13 @@ class OutboxRelay(Running):
         self._state.signal(WokenUp(sink=self._state.sink, source=source))
         for worker in self._workers:
             if lanes is None or any(worker.serves(lane) for lane in lanes):
-                worker.woken.set()
+                worker.wake(lanes)
         if word == LANES_FREE:
             self._renew_now.set()
 
     def _wake_workers(self) -> None:
         for worker in self._workers:
-            worker.woken.set()
+            worker.wake()
 
     async def _keep_lease(self) -> None:
         """A task that work cannot starve; it goes on while the workers finish."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,16 @@ from outrider.errors import (
     DatabaseUnavailable,
     PublishFailed,
 )
-from outrider.ports import ACCEPTED, HELD_BACK, Accepted, Outcome, Refused, RefusedEvent, Unknown
+from outrider.ports import (
+    ACCEPTED,
+    FEW,
+    HELD_BACK,
+    Accepted,
+    Outcome,
+    Refused,
+    RefusedEvent,
+    Unknown,
+)
 from outrider.signals import (
     BatchClaimed,
     BatchPublished,
@@ -36,7 +46,9 @@ class Worker:
 
     def __init__(self, state: RelayState, number: int) -> None:
         self._state, self.number = state, number
-        self.woken = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._named: frozenset[int] | None = None
+        self._look_by = 0.0
         self.published = 0
         self._deadline: asyncio.Timeout | None = None
         self._average_bytes = 1.0
@@ -46,16 +58,25 @@ class Worker:
         self._suspects: list[ClaimedEvent] = []
 
     async def run(self) -> None:
+        named = None
         while not self._state.stopping.is_set():
             try:
-                busy = await self._round()
+                busy = await self._round(named)
             except DatabaseUnavailable as error:
+                named = None
                 await self._state.store_is_down(error)
                 continue
+            named = None
             if busy:
                 self._state.store_is_up()
             else:  # perhaps without a word to the database: the next renewal tells how it is
-                await self._idle()
+                named = await self._idle()
+
+    def wake(self, lanes: frozenset[int] | None = None) -> None:
+        """There may be something to do, in these lanes or anywhere."""
+        known = self._named
+        self._named = None if lanes is None or known is None else known | lanes
+        self._woken.set()
 
     def serves(self, lane: int) -> bool:
         return lane % self._state.config.loops == self.number
@@ -66,37 +87,47 @@ class Worker:
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(valid_until)
 
-    async def _idle(self) -> None:
-        interval = self._state.config.poll_interval.total_seconds() * random.uniform(0.8, 1.0)  # noqa: S311
-        now = asyncio.get_running_loop().time()
-        until = min(now + interval, self._retry_at)
+    async def _idle(self) -> frozenset[int] | None:
+        """Until there may be something to do; in which lanes, if that was said of all there is."""
+        until = min(self._look_by, self._retry_at)
         if self._retry_at <= until:
             self._retry_at = inf
-        try:
-            async with asyncio.timeout_at(until):
-                await self.woken.wait()
-        except TimeoutError:
-            self._state.signal(WokenUp(sink=self._state.sink, source="poll"))
+        # The time counts first: wake-ups that go on and on must not hide one that was lost.
+        if asyncio.get_running_loop().time() < until:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._woken.wait()
+                return self._named
+        self._state.signal(WokenUp(sink=self._state.sink, source="poll"))
+        return None
 
-    async def _round(self) -> bool:
+    async def _round(self, named: frozenset[int] | None) -> bool:
         """Whether there was something to do."""
-        self.woken.clear()
+        self._woken.clear()
+        self._named = frozenset()
+        if named is None:
+            interval = self._state.config.poll_interval.total_seconds() * random.uniform(0.8, 1.0)  # noqa: S311
+            self._look_by = asyncio.get_running_loop().time() + interval
         await self._leave()
         lanes = self._lanes()
         self._tokens = {lane: self._state.lanes[lane] for lane in lanes}
         if not lanes or not self._state.lease_is_valid:
+            self._named = None
             return False
         await self._clear_suspects()
         careful = lanes & self._state.careful
-        batch = await self._claim(careful or lanes)
+        limit = self._limit()
+        batch = await self._claim(careful or (lanes if named is None else lanes & named), limit)
         if damaged := [RefusedEvent(e, e.problem, None) for e in batch if e.problem]:
             await self._settle([], damaged, [])
             return True
         if careful:
             batch = await self._try_carefully(batch, careful)
-        if batch:
-            await self._process(batch)
-        return bool(batch or careful)
+        if not batch:
+            return bool(careful)
+        all_accepted = await self._process(batch)
+        that_was_all = all_accepted and named and not careful and len(batch) < min(limit, FEW)
+        return not that_was_all
 
     def _lanes(self) -> set[int]:
         return {lane for lane in self._state.lanes if self.serves(lane)}
@@ -106,10 +137,13 @@ class Worker:
         if leaving := self._lanes() & self._state.leaving:
             await self._state.release(leaving)
 
-    async def _claim(self, lanes: set[int]) -> list[ClaimedEvent]:
-        config, clock = self._state.config, asyncio.get_running_loop().time
-        fitting = int(config.batch_bytes / self._average_bytes)
-        limit = max(1, min(config.batch_size, fitting))
+    def _limit(self) -> int:
+        """How many events are a batch, as far as memory goes by those of the last one."""
+        fitting = int(self._state.config.batch_bytes / self._average_bytes)
+        return max(1, min(self._state.config.batch_size, fitting))
+
+    async def _claim(self, lanes: set[int], limit: int) -> list[ClaimedEvent]:
+        clock = asyncio.get_running_loop().time
         started = clock()
         batch = await self._state.store.claim(lanes, limit)
         if batch:
@@ -151,13 +185,14 @@ class Worker:
             await self._state.store.suspect(self._state.id, self._tokens, self._suspects, -1)
             self._suspects = []
 
-    async def _process(self, batch: list[ClaimedEvent]) -> None:
+    async def _process(self, batch: list[ClaimedEvent]) -> bool:
+        """Whether all were accepted."""
         clock = asyncio.get_running_loop().time
         started = clock()
         outcomes = await self._publish(batch)
         if outcomes is None:
             self._state.signal(LeaseWasLost(sink=self._state.sink, lanes=0, events=len(batch)))
-            return
+            return False
         took = timedelta(seconds=clock() - started)
         pairs = list(zip(batch, outcomes, strict=True))
         accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]
@@ -181,6 +216,7 @@ class Worker:
         )
         if not accepted and not refused:
             await self._state.sink_is_down(unknown[0][1].reason)
+        return len(accepted) == len(batch)
 
     async def _publish(self, batch: list[ClaimedEvent]) -> Sequence[Outcome] | None:
         """One outcome per event, or None if the lease ran out meanwhile."""

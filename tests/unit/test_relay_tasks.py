@@ -38,7 +38,7 @@ async def test_task_that_dies_takes_the_relay_along_with_its_error(duty: str) ->
 
     setattr(outbox, duty, die)
     outbox.record(DomainEvent("order.placed", "order", 1, {}))
-    relay._workers[0].woken.set()
+    relay._workers[0].wake()
     if duty == "forget":  # looked for once a minute: a second relay comes to it at once
         await relay.stop()
         relay = OutboxRelay(outbox, InMemoryEventBus(), CONFIG)

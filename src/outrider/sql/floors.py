@@ -68,10 +68,6 @@ class Floors:
             # The more it costs, the more seldom it is done.
             self._rescan = min(max(_RESCAN, took * 20), _RESCAN_SELDOM)
 
-    def rescan(self, lane: int) -> None:
-        """Something was found below the floor: look from the beginning at once."""
-        self._rescan_at[lane] = 0.0
-
     def found(self, oldest: Mapping[int, int]) -> None:
         """These are pending. One below its lane's floor was sent back: go on from there."""
         for lane, position in oldest.items():

@@ -99,36 +99,38 @@ class PostgresOutbox:
         numbers, per_lane = list(lanes), self._portions.per_lane(limit)
         floors = self._floors.for_claim(numbers)
 
-        async def read(link: Connection[Any]) -> list[ClaimedEvent]:
+        async def look(link: Connection[Any], floors: list[int]) -> Sequence[Any]:
             asked = (self.sink, numbers, floors, per_lane, limit)
             started = time.perf_counter()
             rows = await link.fetch(self._sql.claim, *asked)
             self._floors.looked(floors, len(rows), time.perf_counter() - started)
-            self._floors.found({row[LANE]: row[POSITION] for row in reversed(rows)})
-            late = await self._late(link, rows, dict(zip(numbers, floors, strict=True)))
-            self._portions.learn(rows, limit)
-            return [event_of(row) for row in rows if row[KEY] not in late]
+            return rows
 
-        return await self._links.run(read)
+        async def read(link: Connection[Any]) -> Sequence[Any]:
+            rows = await look(link, floors)
+            if any(floors) and await self._late(
+                link, rows, dict(zip(numbers, floors, strict=True))
+            ):
+                return await look(link, [0] * len(numbers))
+            return rows
+
+        rows = await self._links.run(read)
+        self._floors.found({row[LANE]: row[POSITION] for row in reversed(rows)})
+        self._portions.learn(rows, limit)
+        return [event_of(row) for row in rows]
 
     async def _late(
         self, link: Connection[Any], rows: Sequence[Any], floors: Mapping[int, int]
-    ) -> set[int]:
-        """Aggregates that must wait, since an older event of theirs lies below the floor."""
-        if not any(floors.values()):
-            return set()
+    ) -> bool:
+        """Whether an older event of one of these aggregates lies below the floor."""
         oldest = {row[KEY]: row[POSITION] for row in reversed(rows)}
         lows = {key: self._floors.settled_before(key, at) for key, at in oldest.items()}
         highs = {row[KEY]: floors[row[LANE]] for row in rows}
         unsure = [key for key, low in lows.items() if low < highs[key] - 1]
         if not unsure:
-            return set()
+            return False
         bounds = [lows[key] for key in unsure], [highs[key] for key in unsure]
-        late = {row[0] for row in await link.fetch(self._sql.late, unsure, *bounds)}
-        for row in rows:
-            if row[KEY] in late:
-                self._floors.rescan(row[LANE])
-        return late
+        return bool(await link.fetchval(self._sql.late, unsure, *bounds))
 
     async def settle(
         self,

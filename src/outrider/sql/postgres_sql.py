@@ -59,13 +59,14 @@ GOODBYE = "DELETE FROM {relays} WHERE sink = $1 AND id = $2"
 # position its owner has settled up to, so what vacuum has not removed yet is not walked over. An
 # aggregate is left out from the row on that waits for its retry. The moment must be one for all
 # rows: with a clock that runs on, a row could be let through whose predecessor still waits.
-# OFFSET 0 keeps the planner from making a join of what should be one lookup per row.
+# OFFSET 0 keeps the planner from making a join of what should be one lookup per row. The arrays
+# come by a SELECT so that it cannot know how long they are: it would plan anew for every short one.
 # $2 lanes, $3 their floors, $4 most of one lane, $5 most in all
 CLAIM = f"""
 SELECT position, id, lane, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
     created_at, retry_count, crash_count, max_retries, aggregate_key,
     payload::text, metadata::text
-FROM unnest($2::smallint[], $3::bigint[]) AS mine (own_lane, floor)
+FROM unnest((SELECT $2::smallint[]), (SELECT $3::bigint[])) AS mine (own_lane, floor)
 CROSS JOIN LATERAL (
     SELECT * FROM {{outbox}} AS candidate
     WHERE status = '{PENDING}' AND sink = $1 AND lane = own_lane AND position >= floor
@@ -81,16 +82,18 @@ CROSS JOIN LATERAL (
 ORDER BY position
 LIMIT $5
 """  # noqa: S608 - constants; the names are quoted
-# Which of these aggregates have an older pending row below the floor, one that was committed late?
-# It can only lie above what was settled of its aggregate, since whoever changes an aggregate waits
-# for whoever changed it before. $1 keys, $2 settled up to, $3 floors
+# Has one of these aggregates an older pending row below the floor, one that was committed late? It
+# can only lie above what was settled of its aggregate, since whoever changes an aggregate waits for
+# whoever changed it before. $1 keys, $2 settled up to, $3 floors
 LATE = f"""
-SELECT wanted.key FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (key, low, high)
-WHERE EXISTS (
-    SELECT FROM {{outbox}}
-    WHERE published_at IS NULL AND status <> '{FAILED}' AND aggregate_key = wanted.key
-        AND position > wanted.low AND position < wanted.high
-    OFFSET 0
+SELECT EXISTS (
+    SELECT FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (key, low, high)
+    WHERE EXISTS (
+        SELECT FROM {{outbox}}
+        WHERE published_at IS NULL AND status <> '{FAILED}' AND aggregate_key = wanted.key
+            AND position > wanted.low AND position < wanted.high
+        OFFSET 0
+    )
 )
 """  # noqa: S608
 PARKED = f"""
