@@ -151,7 +151,7 @@ async def _run(services: Services, rounds: int, count: int) -> list[Row]:
     return rows_of(rates, [SEND, CEILING])
 
 
-def run(rounds: int = 7, count: int = 20_000) -> dict[str, list[Row]]:
+def run(rounds: int = 7, count: int = 60_000) -> dict[str, list[Row]]:
     with Services() as services:
         rows = asyncio.run(_run(services, rounds, count))
     tables = {"to Kafka": rows}

@@ -155,7 +155,7 @@ async def _run(services: Services, rounds: int, count: int) -> dict[str, list[Ro
     return tables
 
 
-def run(rounds: int = 5, count: int = 20_000) -> dict[str, list[Row]]:
+def run(rounds: int = 5, count: int = 60_000) -> dict[str, list[Row]]:
     with Services() as services:
         tables = asyncio.run(_run(services, rounds, count))
     for title, rows in tables.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+import msgspec
+
 from outrider.errors import BrokerUnavailable, PublishFailed, PublishRefused
 
 if TYPE_CHECKING:
@@ -172,9 +174,8 @@ def lanes_of(word: str) -> frozenset[int] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedEvent:
-    """A pending row in a relay's hands."""
+class ClaimedEvent(msgspec.Struct, frozen=True, gc=False):
+    """A pending row in a relay's hands, of which it makes thousands a second."""
 
     position: int
     lane: int
