@@ -132,7 +132,8 @@ class _Sender:
             cast("Connection", self._connection).exec_driver_sql(statement)
         else:
             # Past SQLAlchemy: what runs so seldom finds cold caches at every line.
-            self._loop.run_until_complete(self._driver.execute(statement, timeout=_DEADLINE))
+            call = asyncio.wait_for(self._driver.execute(statement), _DEADLINE)
+            self._loop.run_until_complete(call)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
