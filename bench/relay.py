@@ -58,7 +58,7 @@ ORDER BY n
 """
 _CLAIM = """
 SELECT position, id::text, aggregate_id, occurred_at, payload::text FROM outbox
-WHERE status = 'pending' AND sink = 'default' ORDER BY position LIMIT $1
+WHERE status = 'pending' AND sink = 'default' AND position > $2 ORDER BY position LIMIT $1
 """
 _SETTLE = """
 UPDATE outbox SET status = 'published', published_at = clock_timestamp()
@@ -126,11 +126,13 @@ class Bench:
         await self.fill(self.count)
         async with self.link() as link:
             claim, settle = await link.prepare(_CLAIM), await link.prepare(_SETTLE)
-            started = time.perf_counter()
-            while rows := await claim.fetch(BATCH):
+            started, last = time.perf_counter(), 0
+            # Alone in the world, it may go on from where it was and walk over nothing twice.
+            while rows := await claim.fetch(BATCH, last):
                 if send:
                     await send(rows)
                 await settle.fetch([row[0] for row in rows])
+                last = rows[-1][0]
             return self.count / (time.perf_counter() - started)
 
     async def ceiling(self) -> float:
@@ -161,7 +163,7 @@ class Bench:
 
     async def _hundred(self, link: Any, exchange: aio_pika.abc.AbstractExchange) -> int:
         async with link.transaction():
-            rows = await link.fetch(_CLAIM + " FOR UPDATE SKIP LOCKED", 100)
+            rows = await link.fetch(_CLAIM + " FOR UPDATE SKIP LOCKED", 100, 0)
             for position, event_id, _, _, payload in rows:
                 message = aio_pika.Message(
                     payload.encode(),

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from outrider.testing.services.ports import LOOPBACK, free_ports
 from outrider.testing.services.server import wait_until
+from tests.forking import Child, run_module
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -34,15 +35,12 @@ class Application:
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._log = folder / f"{name}-{self.port}.log"
         inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", f"examples.{name}", "--port", str(self.port)],
-                cwd=ROOT,
-                env={**inherited, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self._log.touch()
+        self._process = Child(
+            *(run_module, f"examples.{name}", "--port", str(self.port)),
+            environment={**inherited, **environment},
+            log=self._log,
+        )
 
     @property
     def log(self) -> str:

@@ -23,7 +23,7 @@ from tests.examples.event_logger_client import Logger, ids, numbers_of, rows_in,
 from tests.examples.serving import PATIENCE, Application, served, serving
 from tests.integration.databases import DIALECTS, Database, fresh
 
-BACKLOG = 60
+BACKLOG = 200
 
 ACCEPTED = 'outbox_publish_attempts_total{outcome="accepted",sink="stream"}'
 REFUSED = 'outbox_publish_attempts_total{outcome="refused",sink="stream"}'
