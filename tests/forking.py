@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported everything: at work at once, for a tenth of the cost."""
+"""Processes forked from one that has imported everything: at work at once, at little cost."""
 
 from __future__ import annotations
 
