@@ -58,7 +58,9 @@ class Board:
     notes: dict[str, dict[str, Figures]] = field(default_factory=lambda: defaultdict(dict))
     seen: Counter[str] = field(default_factory=Counter)
     kinds: set[str] = field(default_factory=set)
-    broken: set[str] = field(default_factory=set)
+    broken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Lines, each with the tests that failed."""
+    passed: set[str] = field(default_factory=set)
     versions: dict[str, str] = field(default_factory=dict)
     is_part: bool = False
     """Whether some cases were left out on purpose."""
@@ -68,12 +70,13 @@ class Board:
         marks = [value for name, value in properties if name == _KINDS]
         kinds = {kind for names, _ in marks for kind in names}
         if report.failed:
-            self.broken |= {line for _, line in marks if line}
-            self.broken |= {KINDS[kind].line for kind in kinds}
+            for line in {line for _, line in marks if line} | {KINDS[kind].line for kind in kinds}:
+                self.broken[line].add(report.nodeid)
         if report.when != "call":
             return
         if report.passed:
             self.kinds |= kinds
+            self.passed.add(report.nodeid)
         for name, value in properties:
             if name == _NOTE:
                 self.add(*value)
@@ -81,6 +84,17 @@ class Board:
                 self.seen[value[0]] += value[1]
             elif name == _VERSIONS:
                 self.versions |= value
+
+    def go_on_from(self, facts: dict[str, Any]) -> None:
+        """Keep what an earlier run has brought to lines and tests that this one left out."""
+        for name, line in facts["lines"].items():
+            if not self.notes[name]:
+                self.notes[name] = {str(case.get("case", "")): case for case in line["cases"]}
+        for name, tests in facts["broken"].items():
+            self.broken[name] |= {*tests} - self.passed
+        self.kinds |= KINDS.keys() - {*facts["kinds"]["missing"]}
+        self.seen.update(facts["sometimes"])
+        self.versions = facts["versions"] | self.versions
 
     def add(self, line: str, figures: Figures) -> None:
         """Several notes of one case add up; of durations the longest counts."""
@@ -111,7 +125,7 @@ class Board:
             states.append("short")
         if len(cases) < line.cases and not self.is_part:
             states.append("short")
-        if name in self.broken or "failed" in states:
+        if self.broken[name] or "failed" in states:
             return Result(name, "failed", seen)
         if not cases:
             return Result(name, "not run", seen)
@@ -130,6 +144,7 @@ class Board:
                 }
                 for r in self.results()
             },
+            "broken": {name: sorted(tests) for name, tests in self.broken.items() if tests},
             "kinds": {"exercised": len(self.kinds), "of": len(KINDS), "missing": self.missing},
             "sometimes": {what: self.seen[what] for what in SOMETIMES},
         }
@@ -192,8 +207,13 @@ class Gatherer:
         if missed and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if (path := self._config.getoption("scoreboard")) is not None:
-            Path(f"{path}.json").write_text(self.board.as_json())
-            Path(f"{path}.md").write_text(self.board.as_markdown())
+            self._write(Path(f"{path}.json"), Path(f"{path}.md"))
+
+    def _write(self, facts: Path, page: Path) -> None:
+        if not self._is_whole and facts.exists():
+            self.board.go_on_from(json.loads(facts.read_text()))
+        facts.write_text(self.board.as_json())
+        page.write_text(self.board.as_markdown())
 
     def _results(self) -> list[Result]:
         results = self.board.results()
@@ -222,7 +242,9 @@ class Gatherer:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    words = "write what was seen to PATH.json and PATH.md"
+    words = (
+        "write what was seen to PATH.json and PATH.md; a part of the suite renews its lines there"
+    )
     parser.addoption("--scoreboard", metavar="PATH", default=None, help=words)
 
 

@@ -38,6 +38,7 @@ SETTLE = (
     "UPDATE outbox SET status = 'published', published_at = now(), delivery = position "
     "WHERE status = 'pending' AND position <= %s"
 )
+MODES = ["auto", "force_custom_plan", "force_generic_plan"]
 LANES = "ARRAY[" + ",".join(map(str, range(64))) + "]::smallint[]"
 
 
@@ -57,20 +58,23 @@ def database(services: Services) -> Iterator[psycopg.Connection[Any]]:
 
 
 def plan_of(link: psycopg.Connection[Any], floor: int, mode: str) -> str:
-    """As a prepared statement is planned: for these values, or once for all."""
+    """As a prepared statement is planned: for these values, once for all, or by PostgreSQL's choice
+    after it has seen some."""
     link.execute(f"SET plan_cache_mode = {mode}".encode())
     types = "(text, smallint[], bigint[], int, int)"
     link.execute(f"PREPARE claim {types} AS {postgres_sql.Sql(NAMES).claim}".encode())
     floors = f"array_fill({floor}::bigint, ARRAY[64])"
     call = f"EXECUTE claim ('default', {LANES}, {floors}, 16, 100)"
     explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {call}"
+    for _ in range(6 if mode == "auto" else 0):
+        link.execute(call.encode())
     rows = link.execute(explain.encode()).fetchall()
     link.execute(b"DEALLOCATE claim")
     return "\n".join(row[0] for row in rows)
 
 
 @pytest.mark.fault("D11", "Z1")
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("mode", MODES)
 def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str) -> None:
     found = plan_of(database, 0, mode)
 
@@ -81,14 +85,15 @@ def test_claim_keeps_to_its_indexes(database: psycopg.Connection[Any], mode: str
 
 
 @pytest.mark.fault("D11", "Z1", line="S-12")
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("mode", MODES)
 def test_floor_spares_the_claim_what_vacuum_has_left(
     database: psycopg.Connection[Any], mode: str, scoreboard: Scoreboard
 ) -> None:
     found = plan_of(database, SETTLED + 1, mode)
 
     took = float(re.search(r"Execution Time: ([\d.]+)", found)[1])  # type: ignore[index]
-    scoreboard.note("S-12", case=mode, pending=PENDING, claim_ms=took)
+    if mode == "auto":  # what a relay meets; a plan for any limit looks dear, and is compiled first
+        scoreboard.note("S-12", pending=PENDING, claim_ms=took)
     pages = int(re.search(r"shared hit=(\d+)", found)[1])  # type: ignore[index]
     assert pages < 64 * 16 * 12, f"{pages} pages for 1,024 candidates"
     assert "Index Scan using outbox_pending" in found

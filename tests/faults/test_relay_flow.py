@@ -171,10 +171,12 @@ class Zombies:
         return False
 
     async def _is_robbed(self, relay: ForkedRelay) -> bool:
-        if relay.pid not in self._robbed:
-            self._robbed[relay.pid] = set((await self._flow.lanes_of(relay)).values())
-        owners = {owner.relay for owner in await self._flow.owners()}
-        return not owners & self._robbed[relay.pid]
+        held = await self._flow.owners()
+        if any(owner.relay and not owner.name for owner in held):
+            return False  # a dead one's lanes, in the moment before they are taken: perhaps its own
+        theirs = {owner.relay for owner in held if owner.relay and owner.name == relay.name}
+        robbed = self._robbed.setdefault(relay.pid, theirs)
+        return not robbed & {owner.relay for owner in held}
 
 
 @pytest.mark.fault("R7", line="S-10")

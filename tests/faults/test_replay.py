@@ -24,7 +24,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.mark.parametrize(
     ("kind", "relays", "each"),
-    [("postgresql", 2, 1_000), ("sqlite", 1, 100)] if FULL else [("postgresql", 2, 20)],
+    [("postgresql", 2, 1_000), ("sqlite", 1, 300)] if FULL else [("postgresql", 2, 20)],
 )
 async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_in_order(
     services: Services, tmp_path: Path, kind: str, relays: int, each: int

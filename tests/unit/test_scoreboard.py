@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,21 @@ def test_figures_of_every_case_decide_how_a_line_stands(
 def test_line_that_lacks_a_case_is_short_and_one_without_any_was_not_run() -> None:
     assert status_of("S-1", [{**GOOD, "case": SINKS[0]}]) == "short"
     assert status_of("S-1", []) == "not run"
+
+
+def test_part_of_the_suite_renews_its_own_lines_and_keeps_the_others() -> None:
+    whole, part = Board(), Board()
+    whole.add("S-2", {"faults": 200, "rejected": 90, "stale": 1})
+    whole.add("S-7", {"faults": 10_000, "leaked": 0})
+    whole.broken["S-2"], whole.broken["S-3"] = {"zombies"}, {"wakes", "crashes"}
+    part.add("S-2", {"faults": 200, "rejected": 80, "stale": 0})
+    part.passed |= {"zombies", "wakes"}
+
+    part.go_on_from(json.loads(whole.as_json()))
+
+    stand = {result.line: result.status for result in part.results()}
+    assert (stand["S-2"], stand["S-3"], stand["S-7"]) == ("ok", "failed", "ok")
+    assert part.broken["S-3"] == {"crashes"}
 
 
 def test_notes_of_one_case_add_up_and_the_longest_wait_counts() -> None:
