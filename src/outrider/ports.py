@@ -157,7 +157,7 @@ class Inbox(Protocol):
 _LANES_NAMED: Final = 8
 LANES_FREE: Final = "lanes"
 """The word on a wake-up that comes because a relay has released lanes."""
-FEW: Final = 16
+LEAST_PER_LANE: Final = 16
 """So many events of one lane a claim gives at least, if there are."""
 
 
@@ -237,7 +237,7 @@ class OutboxStore(Protocol):
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
         """Pending events of these lanes, with the oldest of every aggregate among them.
 
-        At most `limit`; if they are fewer than that and than FEW, there are no more.
+        At most `limit`; if they are fewer than that and than LEAST_PER_LANE, there are no more.
         """
         ...
 

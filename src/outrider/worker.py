@@ -17,8 +17,8 @@ from outrider.errors import (
 )
 from outrider.ports import (
     ACCEPTED,
-    FEW,
     HELD_BACK,
+    LEAST_PER_LANE,
     Accepted,
     Outcome,
     Refused,
@@ -126,7 +126,9 @@ class Worker:
         if not batch:
             return bool(careful)
         all_accepted = await self._process(batch)
-        that_was_all = all_accepted and named and not careful and len(batch) < min(limit, FEW)
+        that_was_all = (
+            all_accepted and named and not careful and len(batch) < min(limit, LEAST_PER_LANE)
+        )
         return not that_was_all
 
     def _lanes(self) -> set[int]:

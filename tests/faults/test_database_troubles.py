@@ -115,8 +115,10 @@ async def test_relay_waits_while_the_database_lets_it_do_nothing(
         await until(lambda: it.told(s.StoreUnavailable) > 0, "it says so")
         await asyncio.sleep(1)  # long enough for a relay that spins to say it many times
 
-        # then: a session that lived a moment longer may have let it hope once or twice
-        assert it.told(s.StoreUnavailable) <= 3
+        # then: told once, or once more if a session that lived a moment longer had let it hope
+        down, up = s.StoreUnavailable, s.StoreAvailable
+        states = [type(signal) for signal in it.signals if isinstance(signal, down | up)]
+        assert states in ([down], [down, up, down])
         assert "canary" not in str(it.signals)
         services.postgres.psql(heal)
         services.postgres.psql(END_SESSIONS.format(role=role))

@@ -198,24 +198,28 @@ async def postgres(services: Services) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.mark.fault("D10")
-async def test_event_that_was_committed_late_comes_before_what_followed_it(
-    postgres: AsyncEngine,
-) -> None:
-    """The hole of a floor: 1 and 4 belong to one aggregate, 1 is seen when 2 and 3 are settled."""
-    clock, relay = Clock(), uuid4()
+async def past_a_late_commit(postgres: AsyncEngine, clock: Clock) -> PostgresOutbox:
+    """The hole of a floor: 1 is seen when 2 and 3, of its lane, are settled and the floor above."""
+    relay, other = uuid4(), same_lane_as(1)
     store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
-    late, other = 1, same_lane_as(1)
-    await record(postgres, late, other, other)
+    await record(postgres, 1, other, other)
     await change(postgres, 1, sink="not committed yet")
     await store.settle(relay, lease.lanes, await store.claim(ALL, 10), [], [])
     for _ in range(2):  # the floor follows after half a second
         clock.now += 0.6
         assert await store.claim(ALL, 10) == []
-
     await change(postgres, 1, sink="default")
-    await record(postgres, late)
+    return store
+
+
+async def test_event_that_was_committed_late_comes_before_what_followed_it(
+    postgres: AsyncEngine,
+) -> None:
+    store = await past_a_late_commit(postgres, Clock())
+    await record(postgres, 1)
+
     claimed = await store.claim(ALL, 10)
 
     assert [event.position for event in claimed] == [1, 4]
@@ -225,19 +229,10 @@ async def test_event_that_was_committed_late_comes_before_what_followed_it(
 async def test_event_that_was_committed_late_is_found_although_none_follows(
     postgres: AsyncEngine,
 ) -> None:
-    clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
-    await store.open(lambda _source: None)
-    lease = await store.lease(relay, "one", LEASE)
-    await record(postgres, 1, same_lane_as(1))
-    await change(postgres, 1, sink="not committed yet")
-    await store.settle(relay, lease.lanes, await store.claim(ALL, 10), [], [])
-    for _ in range(2):  # the floor follows after half a second
-        clock.now += 0.6
-        assert await store.claim(ALL, 10) == []
-
-    await change(postgres, 1, sink="default")
+    clock = Clock()
+    store = await past_a_late_commit(postgres, clock)
     clock.now += 10
+
     claimed = await store.claim(ALL, 10)
 
     assert [event.position for event in claimed] == [1]

@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.codec import UNREADABLE
 from outrider.envelope import NO_METADATA, EventEnvelope, EventMetadata
-from outrider.ports import FEW, ClaimedEvent
+from outrider.ports import LEAST_PER_LANE, ClaimedEvent
 from outrider.sql.rows import LANES
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Portions:
 
     def per_lane(self, limit: int) -> int:
         """How many of one lane at most; few, unless few lanes have all the work."""
-        return min(limit, max(FEW, 2 * limit // LANES) * self._generous)
+        return min(limit, max(LEAST_PER_LANE, 2 * limit // LANES) * self._generous)
 
     def learn(self, rows: Sequence[Any], limit: int) -> None:
         """If a few lanes have all the work, take more of each the next time."""
