@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -174,25 +174,27 @@ IN_SQLITE = {
 
 
 class Count:
-    """Transactions between the end of the warm-up and the end of the slice."""
+    """Transactions between the end of the warm-up and the end of the slice, at least one."""
 
     def __init__(self, seconds: float) -> None:
-        self._begin = time.perf_counter() + WARM_UP * seconds
+        self._begin = self._last = time.perf_counter() + WARM_UP * seconds
         self._end = self._begin + seconds
-        self._seconds = seconds
         self._cpu = time.process_time()
         self._done = self._counted = 0
 
     def goes_on(self) -> bool:
-        return time.perf_counter() < self._end
+        return not self._counted or self._last < self._end
 
     def add(self) -> None:
         self._done += 1
-        self._counted += self._begin < time.perf_counter() < self._end
+        now = time.perf_counter()
+        if now > self._begin:
+            self._counted += 1
+            self._last = now
 
     @property
     def per_second(self) -> float:
-        return self._counted / self._seconds
+        return self._counted / (self._last - self._begin)
 
     @property
     def per_cpu_second(self) -> float:
@@ -257,9 +259,8 @@ class Length:
 def in_postgres(url: str, length: Length) -> tuple[list[Row], list[Row], dict[str, int]]:
     """The rates by the clock, the rates by this process's CPU time, and the notifications."""
     engine = create_async_engine(_driver(url, "asyncpg"), pool_size=CONNECTIONS, max_overflow=0)
-    watch = Watch(url)
     per_cpu_second: dict[str, list[float]] = {name: [] for name in CASES}
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, closing(Watch(url)) as watch:
 
         def one(name: str) -> float:
             watch.before()
@@ -270,21 +271,19 @@ def in_postgres(url: str, length: Length) -> tuple[list[Row], list[Row], dict[st
 
         rows = _compare(one, CASES, length)
         runner.run(engine.dispose())
-    watch.close()
     return rows, rows_of(per_cpu_second, [ALONE, BY_HAND]), watch.heard
 
 
 def in_postgres_with_threads(url: str, length: Length) -> list[Row]:
     engine = create_engine(_driver(url, "psycopg"), pool_size=CONNECTIONS, max_overflow=0)
-    watch = Watch(url)
+    with closing(Watch(url)) as watch:
 
-    def one(name: str) -> float:
-        watch.before()
-        return with_threads(engine, CASES[name], length.seconds, CONNECTIONS)
+        def one(name: str) -> float:
+            watch.before()
+            return with_threads(engine, CASES[name], length.seconds, CONNECTIONS)
 
-    rows = _compare(one, CASES, length)
+        rows = _compare(one, CASES, length)
     engine.dispose()
-    watch.close()
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -286,6 +287,7 @@ async def nothing_open(engine: AsyncEngine) -> bool:
     pool = cast("QueuePool", engine.pool)
     if pool.checkedout():
         return False
+    gc.collect()  # psycopg keeps a connection that was being opened until then
     async with engine.connect() as connection:
         (found,) = await connection.execute(
             text(
