@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
-from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, topology
+from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, emptied, topology
 from bench.relay import BATCH, EXCHANGE, FILL
 from outrider import OutboxRelay, RelayConfig, SqlOutbox
 from outrider.brokers.rabbitmq import RabbitMQPublisher
@@ -68,7 +68,7 @@ async def drain(services: Services, database: str, count: int) -> tuple[float, f
         rate = accepted / (time.perf_counter() - started)
     await engine.dispose()
     # A long queue slows the broker down, so each measurement begins with an empty one.
-    services.rabbitmq.ctl("purge_queue", "-p", services.rabbitmq.name, EXCHANGE)
+    await emptied(services.rabbitmq.url, EXCHANGE)
     return rate, (process.memory_info().rss - before) / 1e6
 
 

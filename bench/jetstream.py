@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from bench.measure import Row, rows_of, save, show
+from bench.databases import outbox_database
+from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, Bench
-from outrider import create_all
 from outrider.brokers.nats import NatsPublisher
 from outrider.testing.services import Services
 
@@ -90,10 +89,6 @@ class RawClient:
 class NatsBench(Bench):
     """One database and one stream for all cases."""
 
-    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
-        self.services, self.engine, self.count = services, engine, count
-        self.url = services.nats.url
-
     @asynccontextmanager
     async def raw(self) -> Any:
         client = Client()
@@ -127,38 +122,35 @@ class NatsBench(Bench):
 
             return await self.bare(send)
 
+    def publisher(self) -> NatsPublisher:
+        return NatsPublisher(self.url, stream=STREAM, subject=SUBJECT)
+
     async def ours(self) -> float:
-        return await self.relay(NatsPublisher(self.url, stream=STREAM, subject=SUBJECT))
+        return await self.relay(self.publisher())
 
 
-async def _run(services: Services, rounds: int, count: int) -> list[Row]:
-    url = services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
-    engine = create_async_engine(url)
-    await create_all(engine)
-    async with NatsPublisher(services.nats.url, stream=STREAM, subject=SUBJECT):
-        pass
-    bench = NatsBench(services, engine, count)
+async def _run(bench: NatsBench, rounds: int) -> list[Row]:
+    async with bench.publisher():
+        pass  # the stream is there now
     cases: dict[str, Callable[[], Awaitable[float]]] = {
-        ONE_BY_ONE: lambda: bench.alone("publish_one_by_one", max(100, count // 10)),
-        ASYNC: lambda: bench.alone("publish_async", count),
-        RAW: lambda: bench.alone("publish", count),
+        ONE_BY_ONE: lambda: bench.alone("publish_one_by_one", bench.few),
+        ASYNC: lambda: bench.alone("publish_async", bench.count),
+        RAW: lambda: bench.alone("publish", bench.count),
         CEILING: bench.ceiling,
         OURS: bench.ours,
     }
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, case in cases.items():
-            await bench.purge()
-            rate = await case()
-            if number:  # the first round warms up
-                rates[name].append(rate)
-    await engine.dispose()
+    async with aclosing(bench):
+        rates = await in_turn(cases, rounds=rounds, before=bench.purge)
     return rows_of(rates, [CEILING, RAW])
 
 
-def run(rounds: int = 5, count: int = 60_000) -> dict[str, list[Row]]:
-    with Services() as services:
-        rows = asyncio.run(_run(services, rounds, count))
+def run(
+    rounds: int = 5, count: int = 60_000, services: Services | None = None
+) -> dict[str, list[Row]]:
+    with ExitStack() as stack:
+        services = services or stack.enter_context(Services())
+        database = stack.enter_context(outbox_database(services.postgres.url, "bench_nats"))
+        rows = asyncio.run(_run(NatsBench(database, services.nats.url, count), rounds))
         version = services.nats.version
     tables = {"to NATS": rows}
     show(f"to NATS {version}, events of 300 bytes over {AGGREGATES} aggregates", rows)

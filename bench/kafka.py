@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import DefaultPartitioner
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from bench.measure import Row, rows_of, save, show
+from bench.databases import outbox_database
+from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, events
 from bench.relay import BATCH, Bench
-from outrider import create_all
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
 from outrider.testing.services import Services
 
@@ -91,10 +90,6 @@ async def send_batch(producer: AIOKafkaProducer, batch: Sequence[Message]) -> No
 class KafkaBench(Bench):
     """The database and the loops of the relay's benchmark, another broker."""
 
-    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
-        self.services, self.engine, self.count = services, engine, count
-        self.url = services.kafka.url
-
     def publisher(self) -> KafkaPublisher:
         return KafkaPublisher(self.url, TOPIC, config=KafkaConfig(partitions=PARTITIONS))
 
@@ -127,11 +122,7 @@ class KafkaBench(Bench):
         return await self.relay(self.publisher())
 
 
-async def _run(services: Services, rounds: int, count: int) -> list[Row]:
-    url = services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
-    engine = create_async_engine(url)
-    await create_all(engine)
-    bench = KafkaBench(services, engine, count)
+async def _run(bench: KafkaBench, rounds: int) -> list[Row]:
     async with bench.publisher():
         pass  # the topic is there now
     cases: dict[str, Callable[[], Awaitable[float]]] = {
@@ -141,19 +132,17 @@ async def _run(services: Services, rounds: int, count: int) -> list[Row]:
         CEILING: bench.ceiling,
         OURS: bench.ours,
     }
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, case in cases.items():
-            rate = await case()
-            if number:  # the first round warms up
-                rates[name].append(rate)
-    await engine.dispose()
-    return rows_of(rates, [SEND, CEILING])
+    async with aclosing(bench):
+        return rows_of(await in_turn(cases, rounds=rounds), [SEND, CEILING])
 
 
-def run(rounds: int = 7, count: int = 60_000) -> dict[str, list[Row]]:
-    with Services() as services:
-        rows = asyncio.run(_run(services, rounds, count))
+def run(
+    rounds: int = 7, count: int = 60_000, services: Services | None = None
+) -> dict[str, list[Row]]:
+    with ExitStack() as stack:
+        services = services or stack.enter_context(Services())
+        database = stack.enter_context(outbox_database(services.postgres.url, "bench_kafka"))
+        rows = asyncio.run(_run(KafkaBench(database, services.kafka.url, count), rounds))
     tables = {"to Kafka": rows}
     show(f"to Kafka, events of {len(PAYLOAD)} bytes over {AGGREGATES} aggregates", rows)
     save("kafka", tables, {"rounds": rounds, "count": count, "batch": BATCH})

@@ -12,11 +12,11 @@ from asyncio.subprocess import PIPE, Process
 from typing import Any
 
 from pamqp import commands
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from bench.databases import for_engine
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, RawFrames
 from outrider import DomainEvent, Outbox
-from outrider.testing.services import Services
 
 WARM_UP = 50
 
@@ -70,10 +70,10 @@ async def _started(watcher: Process) -> Arrivals:
 
 
 async def latency(
-    services: Services, engine: AsyncEngine, exchange: str, events: int, rate: float
+    database: str, amqp: str, exchange: str, events: int, rate: float
 ) -> tuple[list[float], list[float]]:
     """Seconds from each commit to its arrival, and those of publish and confirm alone."""
-    watching = (sys.executable, "-m", "bench.latency", services.rabbitmq.url, exchange)
+    watching = (sys.executable, "-m", "bench.latency", amqp, exchange)
     watcher = await asyncio.create_subprocess_exec(*watching, stdout=PIPE)
     arrivals = await _started(watcher)
     listening = asyncio.create_task(arrivals.listen())
@@ -81,25 +81,26 @@ async def latency(
         *(sys.executable, "-m", "outrider", "relay", "--quiet"),
         env={
             **os.environ,
-            "DATABASE_URL": services.postgres.url,
-            "RABBITMQ_URL": services.rabbitmq.url,
+            "DATABASE_URL": database,
+            "RABBITMQ_URL": amqp,
             "RABBITMQ_EXCHANGE": exchange,
         },
     )
     try:
-        committed = await _committed(engine, arrivals, events, rate)
+        committed = await _committed(database, arrivals, events, rate)
         taken = [await arrivals.of(event_id) - at for event_id, at in committed.items()]
     finally:
         listening.cancel()
         for process in (relay, watcher):
             process.terminate()
             await process.wait()
-    return taken[WARM_UP:], await _round_trips(services.rabbitmq.url, exchange, min(events, 300))
+    return taken[WARM_UP:], await _round_trips(amqp, exchange, min(events, 300))
 
 
 async def _committed(
-    engine: AsyncEngine, arrivals: Arrivals, events: int, rate: float
+    database: str, arrivals: Arrivals, events: int, rate: float
 ) -> dict[str, float]:
+    engine = create_async_engine(for_engine(database))
     outbox, committed = Outbox(), dict[str, float]()
     for number in range(events + WARM_UP):
         event = DomainEvent(EVENT_TYPE, "order", number % AGGREGATES, {"n": number})
@@ -111,6 +112,7 @@ async def _committed(
         if number < WARM_UP:
             await arrivals.of(str(event.event_id))
         await asyncio.sleep(1 / rate)
+    await engine.dispose()
     return committed
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -48,6 +48,24 @@ def interleave(
         for name in names[first:] + names[:first]:
             rates[name].append(slices[name]())
     return rows_of(rates, beside)
+
+
+async def in_turn(
+    cases: Mapping[str, Callable[[], Awaitable[float]]],
+    *,
+    rounds: int,
+    before: Callable[[], Awaitable[object]] | None = None,
+) -> dict[str, list[float]]:
+    """The rates of every case in every round, after one round that warms up."""
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            if before:
+                await before()
+            rate = await case()
+            if number:
+                rates[name].append(rate)
+    return rates
 
 
 def rows_of(rates: dict[str, list[float]], beside: list[str]) -> list[Row]:

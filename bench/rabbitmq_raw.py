@@ -64,17 +64,25 @@ class RawFrames:
     def __init__(self, exchange: str) -> None:
         publish = commands.Basic.Publish(exchange=exchange, routing_key=EVENT_TYPE, mandatory=True)
         self._publish = frame.marshal(publish, 1)
+        self._headers = _table(
+            (b"ce-specversion", b"1.0"),
+            (b"ce-source", b"bench"),
+            (b"ce-type", EVENT_TYPE.encode()),
+            (b"ce-aggregatetype", b"order"),
+            (b"ce-eventversion", b"1"),
+            (b"event_type", EVENT_TYPE.encode()),
+            (b"aggregate_type", b"order"),
+        )
 
     def message(self, event_id: str, aggregate_id: str, created_at: str, body: bytes) -> bytes:
-        """With the properties and headers of a usual service."""
-        headers = b"".join(
-            bytes((len(name),)) + name + b"S" + struct.pack(">I", len(value)) + value
-            for name, value in (
-                (b"aggregate_type", b"order"),
-                (b"aggregate_id", aggregate_id.encode()),
-                (b"event_type", EVENT_TYPE.encode()),
-                (b"created_at", created_at.encode()),
-            )
+        """With the properties and headers that a CloudEvent and a usual service have."""
+        number, aggregate, created = event_id.encode(), aggregate_id.encode(), created_at.encode()
+        headers = self._headers + _table(
+            (b"ce-id", number),
+            (b"ce-subject", aggregate),
+            (b"ce-time", created),
+            (b"aggregate_id", aggregate),
+            (b"created_at", created),
         )
         header = b"".join(
             (
@@ -83,7 +91,7 @@ class RawFrames:
                 struct.pack(">I", len(headers)),
                 headers,
                 b"\x02",
-                bytes((len(event_id),)) + event_id.encode(),
+                bytes((len(number),)) + number,
             )
         )
         return b"".join(
@@ -150,6 +158,13 @@ class RawFrames:
     async def _answer(self) -> None:
         _, _, size = _FRAME.unpack(await self._reader.readexactly(7))
         await self._reader.readexactly(size + 1)
+
+
+def _table(*entries: tuple[bytes, bytes]) -> bytes:
+    return b"".join(
+        bytes((len(name),)) + name + b"S" + struct.pack(">I", len(value)) + value
+        for name, value in entries
+    )
 
 
 async def aio_pika_in_flight(
@@ -232,7 +247,7 @@ def _batches(envelopes: list[EventEnvelope]) -> Iterator[list[EventEnvelope]]:
     return (envelopes[at : at + BATCH] for at in range(0, len(envelopes), BATCH))
 
 
-async def _emptied(url: str, exchange: str) -> None:
+async def emptied(url: str, exchange: str) -> None:
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         await (await channel.get_queue(exchange, ensure=False)).purge()
@@ -257,7 +272,7 @@ def run(
         runner.run(setting_up.close())
 
         def one(name: str) -> float:
-            runner.run(_emptied(url, exchange))
+            runner.run(emptied(url, exchange))
             return runner.run(cases[name](url, exchange, count))
 
         slices = {name: partial(one, name) for name in cases}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 from hiredis import pack_command
 from redis.asyncio import Connection, Redis
 from redis.asyncio.connection import parse_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from bench.measure import Row, rows_of, save, show
+from bench.databases import outbox_database
+from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, events
 from bench.relay import BATCH, Bench
-from outrider import create_all
 from outrider.brokers.redis import RedisPublisher
 from outrider.testing.services import Services
 
@@ -47,9 +47,8 @@ def fields(event: Event) -> dict[str, Any]:
 class RedisBench(Bench):
     """One database and one server for all cases."""
 
-    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
-        self.services, self.engine, self.count = services, engine, count
-        self.url = services.redis.url
+    def __init__(self, database: str, broker: str, count: int) -> None:
+        super().__init__(database, broker, count)
         self.events = [
             (str(e.event_id), e.aggregate_id, e.occurred_at.isoformat(), e.data)
             for e in events(count)
@@ -129,35 +128,27 @@ async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
         CEILING: bench.ceiling,
         OURS: bench.ours,
     }
-    rates: dict[str, list[float]] = {name: [] for name in cases}
     async with Redis.from_url(bench.url) as client:
         await client.config_set("appendfsync", fsync)
-        for number in range(rounds + 1):
-            for name, case in cases.items():
-                await client.delete(STREAM)
-                rate = await case()
-                if number:  # the first round warms up
-                    rates[name].append(rate)
+        rates = await in_turn(cases, rounds=rounds, before=lambda: client.delete(STREAM))
     return rows_of(rates, [PIPELINE, BARE_PIPELINE, CEILING])
 
 
-async def _run(services: Services, rounds: int, count: int) -> dict[str, list[Row]]:
-    engine = create_async_engine(
-        services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
-    )
-    await create_all(engine)
-    bench = RedisBench(services, engine, count)
-    tables = {
-        f"to Redis, appendfsync {fsync}": await throughput(bench, fsync, rounds)
-        for fsync in ("always", "everysec")
-    }
-    await engine.dispose()
-    return tables
+async def _run(bench: RedisBench, rounds: int) -> dict[str, list[Row]]:
+    async with aclosing(bench):
+        return {
+            f"to Redis, appendfsync {fsync}": await throughput(bench, fsync, rounds)
+            for fsync in ("always", "everysec")
+        }
 
 
-def run(rounds: int = 5, count: int = 60_000) -> dict[str, list[Row]]:
-    with Services() as services:
-        tables = asyncio.run(_run(services, rounds, count))
+def run(
+    rounds: int = 5, count: int = 60_000, services: Services | None = None
+) -> dict[str, list[Row]]:
+    with ExitStack() as stack:
+        services = services or stack.enter_context(Services())
+        database = stack.enter_context(outbox_database(services.postgres.url, "bench_redis"))
+        tables = asyncio.run(_run(RedisBench(database, services.redis.url, count), rounds))
     for title, rows in tables.items():
         show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
     save("redis", tables, {"rounds": rounds, "count": count, "batch": BATCH})

@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aio_pika
 import asyncpg
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.databases import for_engine, outbox_database
 from bench.latency import latency, percentiles
-from bench.measure import Row, rows_of, save, show
+from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import (
     AGGREGATES,
     EVENT_TYPE,
     PAYLOAD,
     RawFrames,
     by_hand,
+    emptied,
     topology,
     with_aio_pika,
 )
-from outrider import (
-    EventEnvelope,
-    OutboxRelay,
-    RelayConfig,
-    SqlOutbox,
-    create_all,
-)
+from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutbox
 from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
@@ -76,14 +73,19 @@ class Nowhere:
 
 
 class Bench:
-    """One database and one broker for all cases."""
+    """One database and one broker for all cases, both named by their URLs."""
 
-    def __init__(self, services: Services, engine: AsyncEngine, count: int) -> None:
-        self.services, self.engine, self.count = services, engine, count
-        self.amqp = services.rabbitmq.url
+    def __init__(self, database: str, broker: str, count: int) -> None:
+        self.database, self.url, self.count = database, broker, count
+        self.few = max(100, count // 10)
+        """For what is slow."""
+        self._engine = create_async_engine(for_engine(database))
+
+    async def aclose(self) -> None:
+        await self._engine.dispose()
 
     async def fill(self, count: int) -> None:
-        link = await asyncpg.connect(self.services.postgres.url)
+        link = await asyncpg.connect(self.database)
         await link.execute("TRUNCATE outbox")
         await link.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
         await link.execute("VACUUM ANALYZE outbox")
@@ -91,7 +93,7 @@ class Bench:
 
     @asynccontextmanager
     async def link(self) -> Any:
-        link = await asyncpg.connect(self.services.postgres.url)
+        link = await asyncpg.connect(self.database)
         try:
             yield link
         finally:
@@ -109,7 +111,7 @@ class Bench:
                     done.set()
 
         config = RelayConfig(batch_size=BATCH)
-        relay = OutboxRelay(SqlOutbox(self.engine), publisher, config, on_signal=watch)
+        relay = OutboxRelay(SqlOutbox(self._engine), publisher, config, on_signal=watch)
         await publisher.open()
         async with relay:
             started = time.perf_counter()
@@ -117,7 +119,7 @@ class Bench:
             return self.count / (time.perf_counter() - started)
 
     async def to_rabbitmq(self) -> float:
-        return await self.relay(RabbitMQPublisher(self.amqp, exchange=EXCHANGE))
+        return await self.relay(RabbitMQPublisher(self.url, exchange=EXCHANGE))
 
     async def to_nowhere(self) -> float:
         return await self.relay(Nowhere())
@@ -143,7 +145,7 @@ class Bench:
                 [raw.message(row[1], row[2], row[3].isoformat(), row[4].encode()) for row in rows]
             )
 
-        async with await raw.open(self.amqp):
+        async with await raw.open(self.url):
             return await self.bare(send)
 
     async def nothing_sent(self) -> float:
@@ -151,15 +153,14 @@ class Bench:
 
     async def one_by_one(self) -> float:
         """Claim a hundred, publish one by one, update one by one, commit."""
-        count = max(100, self.count // 10)
-        await self.fill(count)
-        async with self.link() as link, await aio_pika.connect(self.amqp) as connection:
+        await self.fill(self.few)
+        async with self.link() as link, await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()
             exchange = await channel.get_exchange(EXCHANGE, ensure=False)
             started = time.perf_counter()
             while await self._hundred(link, exchange):
                 pass
-            return count / (time.perf_counter() - started)
+            return self.few / (time.perf_counter() - started)
 
     async def _hundred(self, link: Any, exchange: aio_pika.abc.AbstractExchange) -> int:
         async with link.transaction():
@@ -176,42 +177,31 @@ class Bench:
         return len(rows)
 
 
-async def throughput(services: Services, engine: AsyncEngine, rounds: int, count: int) -> Any:
-    bench = Bench(services, engine, count)
-    cases: dict[str, Callable[[], Awaitable[float]]] = {
+async def throughput(bench: Bench, rounds: int) -> tuple[list[Row], list[Row]]:
+    broker: dict[str, Callable[[], Awaitable[float]]] = {
         ONE_BY_ONE: bench.one_by_one,
-        AIO_PIKA: lambda: with_aio_pika(bench.amqp, EXCHANGE, count),
+        AIO_PIKA: lambda: with_aio_pika(bench.url, EXCHANGE, bench.few),
         CEILING: bench.ceiling,
-        BY_HAND: lambda: by_hand(bench.amqp, EXCHANGE, count),
+        BY_HAND: lambda: by_hand(bench.url, EXCHANGE, bench.count),
         OURS: bench.to_rabbitmq,
-        BARE_NOOP: bench.nothing_sent,
-        OURS_NOOP: bench.to_nowhere,
     }
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, case in cases.items():
-            services.rabbitmq.ctl("purge_queue", "-p", services.rabbitmq.name, EXCHANGE)
-            rate = await case()
-            if number:  # the first round warms up
-                rates[name].append(rate)
-    broker = {name: rates[name] for name in (ONE_BY_ONE, AIO_PIKA, CEILING, BY_HAND, OURS)}
-    nowhere = {name: rates[name] for name in (BARE_NOOP, OURS_NOOP)}
-    return rows_of(broker, [CEILING, ONE_BY_ONE]), rows_of(nowhere, [BARE_NOOP])
-
-
-async def _run(services: Services, rounds: int, count: int, events: int) -> dict[str, Any]:
-    url = services.postgres.url.replace("postgresql", "postgresql+asyncpg", 1)
-    engine = create_async_engine(url)
-    await create_all(engine)
-    publisher = RabbitMQPublisher(
-        services.rabbitmq.url, exchange=EXCHANGE, topology=topology(EXCHANGE)
+    nowhere = {BARE_NOOP: bench.nothing_sent, OURS_NOOP: bench.to_nowhere}
+    # A long queue slows the broker down, so each case begins with an empty one.
+    before = partial(emptied, bench.url, EXCHANGE)
+    rates = await in_turn(broker | nowhere, rounds=rounds, before=before)
+    return (
+        rows_of({name: rates[name] for name in broker}, [CEILING, ONE_BY_ONE]),
+        rows_of({name: rates[name] for name in nowhere}, [BARE_NOOP]),
     )
-    await publisher.open()
-    await publisher.close()
-    broker, nowhere = await throughput(services, engine, rounds, count)
-    await Bench(services, engine, 0).fill(0)
-    ours, raw = await latency(services, engine, EXCHANGE, events, rate=200)
-    await engine.dispose()
+
+
+async def _run(database: str, amqp: str, rounds: int, count: int, events: int) -> dict[str, Any]:
+    async with RabbitMQPublisher(amqp, exchange=EXCHANGE, topology=topology(EXCHANGE)):
+        pass  # the queue is there now
+    async with aclosing(Bench(database, amqp, count)) as bench:
+        broker, nowhere = await throughput(bench, rounds)
+        await bench.fill(0)
+    ours, raw = await latency(database, amqp, EXCHANGE, events, rate=200)
     return {
         "tables": {"to RabbitMQ": broker, "to nowhere": nowhere},
         "latency": {
@@ -221,9 +211,13 @@ async def _run(services: Services, rounds: int, count: int, events: int) -> dict
     }
 
 
-def run(rounds: int = 5, count: int = 20_000, events: int = 2_000) -> dict[str, list[Row]]:
-    with Services() as services:
-        found = asyncio.run(_run(services, rounds, count, events))
+def run(
+    rounds: int = 5, count: int = 60_000, events: int = 2_000, services: Services | None = None
+) -> dict[str, list[Row]]:
+    with ExitStack() as stack:
+        services = services or stack.enter_context(Services())
+        database = stack.enter_context(outbox_database(services.postgres.url, "bench_relay"))
+        found = asyncio.run(_run(database, services.rabbitmq.url, rounds, count, events))
     for title, rows in found["tables"].items():
         show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
     print("\nlatency at 200 events a second")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -26,12 +26,10 @@ from outrider.testing.services.server import Server
 from tests.integration.kafka_topics import records_in, send_raw, unique
 
 
-@pytest.fixture(scope="module")
-def server(services: Services) -> Iterator[Server]:
+@pytest.fixture
+def server(services: Services) -> Server:
     """One of our own, for it is killed now and then."""
-    server = services.another("kafka")
-    yield server
-    server.stop()
+    return services.victim("kafka")
 
 
 class _Restarts:

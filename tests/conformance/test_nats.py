@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
@@ -36,12 +36,10 @@ from tests.integration.nats_streams import jetstream, messages_in, start, unique
 LIMIT: Final = 250_000
 
 
-@pytest.fixture(scope="module")
-def server(services: Services) -> Iterator[Server]:
+@pytest.fixture
+def server(services: Services) -> Server:
     """One of our own, for it is killed now and then."""
-    server = services.another("nats")
-    yield server
-    server.stop()
+    return services.victim("nats")
 
 
 class LimitedLater(NatsPublisher):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
@@ -57,11 +56,9 @@ def stored_message(found: AbstractIncomingMessage) -> StoredMessage:
     return StoredMessage(attributes, found.body, from_binary(message, JSONFormat()))
 
 
-@pytest.fixture(scope="module")
-def server(services: Services) -> Iterator[Server]:
-    server = services.another("rabbitmq")
-    yield server
-    server.stop()
+@pytest.fixture
+def server(services: Services) -> Server:
+    return services.victim("rabbitmq")
 
 
 class TestRabbitMQPublisher(PublisherSuite):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import aio_pika
 import pytest
@@ -60,11 +60,9 @@ class RabbitMQGroup(SourceHarness):
         await asyncio.to_thread(self._server.start)
 
 
-@pytest.fixture(scope="module")
-def server(services: Services) -> Iterator[Server]:
-    server = services.another("rabbitmq")
-    yield server
-    server.stop()
+@pytest.fixture
+def server(services: Services) -> Server:
+    return services.victim("rabbitmq")
 
 
 class TestSingleActiveConsumerOfAClassicQueue(SourceSuite):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -29,11 +29,9 @@ from outrider.testing.services import Server, Services
 CONFIG = RedisConfig(max_message_size=210 * 1024, lease=timedelta(seconds=2))
 
 
-@pytest.fixture(scope="module")
-def server(services: Services) -> Iterator[Server]:
-    server = services.another("redis")
-    yield server
-    server.stop()
+@pytest.fixture
+def server(services: Services) -> Server:
+    return services.victim("redis")
 
 
 class Stream:

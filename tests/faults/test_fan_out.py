@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from uuid import uuid4
@@ -31,10 +30,8 @@ outbox = Outbox(routes={"thing.*": SINKS, "thing.secret": ()})
 
 
 @pytest.fixture
-def broker(services: Services) -> Iterator[Server]:
-    server = services.another("rabbitmq")
-    yield server
-    server.stop()
+def broker(services: Services) -> Server:
+    return services.victim("rabbitmq")
 
 
 def publishers(services: Services, broker: Server) -> dict[str, EventPublisher]:

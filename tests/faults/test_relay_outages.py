@@ -47,11 +47,9 @@ REFUSED = {
 pytestmark = pytest.mark.faults
 
 
-@pytest.fixture(scope="module")
-def broker(services: Services) -> Iterator[Server]:
-    server = services.another("rabbitmq")
-    yield server
-    server.stop()
+@pytest.fixture
+def broker(services: Services) -> Server:
+    return services.victim("rabbitmq")
 
 
 @pytest.fixture

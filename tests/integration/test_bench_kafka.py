@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench import kafka, measure
-from tests.faults.flow import FULL
-
-pytestmark = pytest.mark.skipif(not FULL, reason="servers of its own: with OUTRIDER_FULL=1")
+from outrider.testing.services import Services
 
 
 def test_kafka_benchmark_compares_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
 
-    tables = kafka.run(rounds=1, count=1_000)
+    tables = kafka.run(rounds=1, count=1_000, services=services)
 
     ours = tables["to Kafka"][-1]
     assert ours.case == kafka.OURS

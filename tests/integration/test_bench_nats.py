@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench import jetstream, measure
-from tests.faults.flow import FULL
-
-pytestmark = pytest.mark.skipif(not FULL, reason="servers of its own: with OUTRIDER_FULL=1")
+from outrider.testing.services import Services
 
 
 def test_nats_benchmark_compares_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
 
-    tables = jetstream.run(rounds=1, count=1_000)
+    tables = jetstream.run(rounds=1, count=1_000, services=services)
 
     ours = tables["to NATS"][-1]
     assert ours.case == jetstream.OURS

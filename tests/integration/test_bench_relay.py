@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench import measure, relay
+from outrider.testing.services import Services
 
 
 def test_relay_benchmark_compares_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
 
-    tables = relay.run(rounds=1, count=1_000, events=20)
+    tables = relay.run(rounds=1, count=1_000, events=20, services=services)
 
     ours = tables["to RabbitMQ"][-1]
     assert ours.case == relay.OURS

@@ -46,12 +46,10 @@ def url(services: Services) -> str:
     return services.kafka.url
 
 
-@pytest.fixture(scope="module")
-def victim(services: Services) -> Iterator[Server]:
+@pytest.fixture
+def victim(services: Services) -> Server:
     """A broker of our own, whose files can be read and which can be hurt."""
-    server = services.another("kafka")
-    yield server
-    server.stop()
+    return services.victim("kafka")
 
 
 async def test_record_carries_key_and_cloudevents_headers(url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -176,12 +176,10 @@ async def test_nobody_listening_is_broker_unavailable() -> None:
     await source.close()
 
 
-@pytest.fixture(scope="module")
-def victim(services: Services) -> Iterator[Server]:
+@pytest.fixture
+def victim(services: Services) -> Server:
     """A broker of our own, which can be hurt."""
-    server = services.another("kafka")
-    yield server
-    server.stop()
+    return services.victim("kafka")
 
 
 IMPATIENT = KafkaConfig(

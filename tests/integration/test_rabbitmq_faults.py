@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from outrider import BrokerUnavailable, EventEnvelope
 from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.ports import ACCEPTED, Accepted, Unknown
-from outrider.testing.services import Server, Services
+from outrider.testing.services import Services
 from outrider.testing.services.rabbitmq import RabbitMQ
 from tests.integration.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
@@ -36,12 +35,11 @@ QUICK = RabbitMQConfig(
 pytestmark = pytest.mark.faults
 
 
-@pytest.fixture(scope="module")
-def broker(services: Services) -> Iterator[RabbitMQ]:
-    server: Server = services.another("rabbitmq")
+@pytest.fixture
+def broker(services: Services) -> RabbitMQ:
+    server = services.victim("rabbitmq")
     assert isinstance(server, RabbitMQ)
-    yield server
-    server.stop()
+    return server
 
 
 async def restarted(broker: RabbitMQ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from outrider import BrokerUnavailable
 from outrider.brokers.rabbitmq import RabbitMQSource, RabbitMQSourceConfig
 from outrider.ports import Delivery
-from outrider.testing.services import Server, Services
+from outrider.testing.services import Services
 from outrider.testing.services.rabbitmq import RabbitMQ
 from tests.integration.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
@@ -25,12 +24,11 @@ COUNT = 30
 pytestmark = pytest.mark.faults
 
 
-@pytest.fixture(scope="module")
-def broker(services: Services) -> Iterator[RabbitMQ]:
-    server: Server = services.another("rabbitmq")
+@pytest.fixture
+def broker(services: Services) -> RabbitMQ:
+    server = services.victim("rabbitmq")
     assert isinstance(server, RabbitMQ)
-    yield server
-    server.stop()
+    return server
 
 
 async def filled(broker: RabbitMQ) -> tuple[RabbitMQSource, list[Delivery]]:

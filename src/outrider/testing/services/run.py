@@ -38,6 +38,7 @@ class Services:
         self._keeper = start_keeper(self.folder)
         self._locks = {kind: Lock() for kind in KINDS}
         self._shared: dict[str, Server] = {}
+        self._victims: dict[str, Server] = {}
         self._started: list[Server] = []
         self._numbers = itertools.count(1)
 
@@ -73,8 +74,16 @@ class Services:
         return self._share(Kafka)
 
     def another(self, kind: str) -> Server:
-        """One more private instance, for a test that wants to hurt it alone."""
+        """One more private instance, for a test that wants one of its own."""
         return self._start(KINDS[kind])
+
+    def victim(self, kind: str) -> Server:
+        """A second instance, shared by tests that hurt it; up again whenever one asks for it."""
+        with self._locks[kind]:
+            if kind not in self._victims:
+                self._victims[kind] = self._start(KINDS[kind])
+            self._victims[kind].start()
+            return self._victims[kind]
 
     @property
     def running(self) -> list[Server]:
