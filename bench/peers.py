@@ -54,13 +54,13 @@ PEERS = (
     Peer(
         name="faststream-outbox",
         requirements=("faststream-outbox==0.19.0", "faststream[rabbit]==0.7.8"),
-        shorter=2,
+        shorter=4,
     ),
-    Peer(name="omni-box", requirements=("omni-box[postgres]==0.3.1",), python=(3, 12), shorter=2),
+    Peer(name="omni-box", requirements=("omni-box[postgres]==0.3.1",), python=(3, 12), shorter=4),
     Peer(
         name="procrastinate",
         requirements=("procrastinate==3.10.0", "psycopg[binary]==3.3.8"),
-        shorter=10,
+        shorter=20,
     ),
 )
 
@@ -220,7 +220,7 @@ def throughput(bench: Bench, cases: Cases, rounds: int, count: int) -> dict[str,
 
 def run(
     rounds: int = 3,
-    count: int = 20_000,
+    count: int = 40_000,
     failing_of: int = 2_000,
     peers: Sequence[Peer] = PEERS,
     variants: Sequence[str] = (TUNED, DEFAULT),

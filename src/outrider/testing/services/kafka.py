@@ -1,8 +1,10 @@
 """A private Kafka broker, a single node that is its own controller."""
 
 import struct
+from pathlib import Path
 
 from outrider.testing.services import maven
+from outrider.testing.services.cache import locked
 from outrider.testing.services.ports import LOOPBACK, exchange
 from outrider.testing.services.programs import Program
 from outrider.testing.services.server import Server
@@ -34,6 +36,7 @@ class Kafka(Server):
     def prepare(self) -> None:
         if not maven.jars(_JARS).is_dir():
             maven.fetch(_JARS, _COORDINATES, mvn=MAVEN.get())
+        self._archive_classes()
         settings = self.folder / "server.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings()))
         if not (self.folder / "data").exists():
@@ -52,9 +55,21 @@ class Kafka(Server):
         body = struct.pack(">hhih", 3, 2, 1, -1) + struct.pack(">i", 0)
         return exchange(self.port, struct.pack(">i", len(body)) + body)
 
+    def _archive_classes(self) -> None:
+        """Most of a start is loading classes; with an archive of them it takes half as long."""
+        with locked(_JARS):
+            if not _archive().exists():
+                once = _Archiving(self.folder / "archiving")
+                once.start()
+                once.stop()
+                _new_archive().touch()  # a Java that has no archives is not asked again
+                _new_archive().rename(_archive())
+
     def _java(self, *arguments: str) -> list[str]:
         return [
             str(JAVA.get()),
+            f"-XX:SharedArchiveFile={_archive()}",
+            "-Xlog:disable",  # an archive of another Java is left unused without a word
             "-Xmx512m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",  # starts in half the time, and is fast enough for tests
@@ -81,7 +96,27 @@ class Kafka(Server):
             ("transaction.state.log.replication.factor", 1),
             ("transaction.state.log.min.isr", 1),
             ("group.initial.rebalance.delay.ms", 0),
+            # Else it notes twice a second that there is nothing to note.
+            ("metadata.max.idle.interval.ms", 0),
             # A killed broker is let in again only when its last session has run out.
             ("broker.session.timeout.ms", 2000),
             ("broker.heartbeat.interval.ms", 500),
         ]
+
+
+class _Archiving(Kafka):
+    """Writes the archive when it ends."""
+
+    def _archive_classes(self) -> None: ...
+
+    def command(self) -> list[str]:
+        java, _, *rest = super().command()
+        return [java, f"-XX:ArchiveClassesAtExit={_new_archive()}", *rest]
+
+
+def _archive() -> Path:
+    return maven.jars(f"{_JARS}.jsa")
+
+
+def _new_archive() -> Path:
+    return maven.jars(f"{_JARS}.jsa.new")
