@@ -9,7 +9,7 @@ from uuid import UUID  # noqa: TC003
 import msgspec
 
 from outrider.codec import UNREADABLE, decode_error
-from outrider.envelope import EventEnvelope, EventMetadata
+from outrider.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.errors import DecodeError, InvalidEvent
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Attributes(msgspec.Struct):
 
 def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
     """All attributes as strings, for the headers of a message in binary mode."""
-    attributes = {
+    return {
         "specversion": "1.0",
         "id": str(envelope.event_id),
         "source": source,
@@ -55,12 +55,16 @@ def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
         "datacontenttype": CONTENT_TYPE,
         "aggregatetype": envelope.aggregate_type,
         "eventversion": str(envelope.version),
+        **extensions(envelope.metadata),
     }
-    for extension, name in _METADATA.items():
-        value = getattr(envelope.metadata, name)
-        if value is not None:
-            attributes[extension] = value
-    return attributes
+
+
+def extensions(metadata: EventMetadata) -> dict[str, str]:
+    """The attributes that only some events have."""
+    if metadata is NO_METADATA:
+        return {}
+    values = ((extension, getattr(metadata, name)) for extension, name in _METADATA.items())
+    return {extension: value for extension, value in values if value is not None}
 
 
 def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope:

@@ -44,7 +44,9 @@ class _Restarts:
 
 
 class KafkaSink(_Restarts, SinkHarness):
-    config = KafkaConfig(partitions=4, max_message_size=250_000)
+    config = KafkaConfig(
+        partitions=4, max_message_size=250_000, publish_timeout=timedelta(seconds=5)
+    )
 
     def publisher(self) -> KafkaPublisher:
         return KafkaPublisher(self.server.url, self.topic, config=self.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from outrider.cloudevents import CONTENT_TYPE, to_attributes
+from outrider.cloudevents import CONTENT_TYPE, extensions, to_attributes
 
 if TYPE_CHECKING:
     from outrider.envelope import EventEnvelope
@@ -30,7 +30,6 @@ _PROPERTIES: Final = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6 | 1 << 5
 
 # Attributes that all events of one type, version and aggregate type have in common.
 _OF_THE_KIND: Final = frozenset({"specversion", "source", "type", "aggregatetype", "eventversion"})
-_AS_PROPERTY: Final = "datacontenttype"
 
 
 class Unsendable(Exception):
@@ -53,7 +52,6 @@ class MessageWriter:
         self._source = source
         self._content_type = short(CONTENT_TYPE, "content type")
         self._kinds: dict[tuple[str, str, int], _Kind] = {}
-        self._names: dict[str, bytes] = {}
 
     def write(self, envelope: EventEnvelope, frame_max: int) -> bytes:
         """The method, header and body frames; raises Unsendable if that is impossible."""
@@ -66,19 +64,12 @@ class MessageWriter:
         return in_frames(kind.publish, header, envelope.data, frame_max)
 
     def _header(self, envelope: EventEnvelope, kind: _Kind) -> bytes:
-        attributes = to_attributes(envelope, self._source)
-        entries = [kind.headers]
-        for name, value in attributes.items():
-            if name not in _OF_THE_KIND and name != _AS_PROPERTY:
-                raw = value.encode()
-                entries += (self._name("ce-" + name), _LENGTH.pack(len(raw)), raw)
-        for name, value in (
-            ("aggregate_id", envelope.aggregate_id),
-            ("created_at", attributes["time"]),
-        ):
-            raw = value.encode()
-            entries += (self._name(name), _LENGTH.pack(len(raw)), raw)
-        table = b"".join(entries)
+        event_id = str(envelope.event_id).encode()
+        subject, time = _long(envelope.aggregate_id), _long(envelope.occurred_at.isoformat())
+        own = (_ID, _LENGTH.pack(len(event_id)), event_id, _SUBJECT, subject, _TIME, time)
+        table = b"".join((kind.headers, *own, _AGGREGATE_ID, subject, _CREATED_AT, time))
+        for name, value in extensions(envelope.metadata).items():
+            table += _name("ce-" + name) + _long(value)
         # The property has no sign and whole seconds; `ce-time` is exact.
         seconds = max(0, int(envelope.occurred_at.timestamp()))
         return b"".join(
@@ -88,7 +79,7 @@ class MessageWriter:
                 _LENGTH.pack(len(table)),
                 table,
                 _PERSISTENT,
-                short(attributes["id"], "message id"),
+                bytes((len(event_id),)) + event_id,
                 _TIMESTAMP.pack(seconds),
                 kind.type,
             )
@@ -101,20 +92,13 @@ class MessageWriter:
         headers |= {"event_type": envelope.event_type, "aggregate_type": envelope.aggregate_type}
         kind = _Kind(
             publish=publish_frame(self._exchange, event_type),
-            headers=b"".join(self._name(name) + _long(value) for name, value in headers.items()),
+            headers=b"".join(_name(name) + _long(value) for name, value in headers.items()),
             type=event_type,
         )
         if len(self._kinds) >= _MAX_KINDS:
             self._kinds.clear()
         self._kinds[key] = kind
         return kind
-
-    def _name(self, name: str) -> bytes:
-        """The name of a header, with the mark of a string value behind it."""
-        found = self._names.get(name)
-        if found is None:
-            found = self._names[name] = short(name, "header name") + b"S"
-        return found
 
 
 def short(text: str, what: str) -> bytes:
@@ -127,6 +111,16 @@ def short(text: str, what: str) -> bytes:
 def _long(text: str) -> bytes:
     raw = text.encode()
     return _LENGTH.pack(len(raw)) + raw
+
+
+def _name(name: str) -> bytes:
+    """Of a header, with the mark of a string value behind it."""
+    return short(name, "header name") + b"S"
+
+
+# What every event has of its own.
+_ID, _SUBJECT, _TIME = _name("ce-id"), _name("ce-subject"), _name("ce-time")
+_AGGREGATE_ID, _CREATED_AT = _name("aggregate_id"), _name("created_at")
 
 
 def publish_frame(exchange: bytes, routing_key: bytes) -> bytes:
