@@ -80,7 +80,7 @@ async def fill(task: driver.Task) -> None:
 async def working(task: driver.Task, sink: driver.Sink) -> AsyncIterator[None]:
     engine = create_async_engine(_url(task))
     broker = RabbitMQPublisher(task.amqp, exchange=task.exchange) if task.amqp else None
-    config = RelayConfig(batch_size=2000) if task.tuned else RelayConfig()
+    config = RelayConfig(batch_size=1000) if task.tuned else RelayConfig()
     async with OutboxRelay(SqlOutbox(engine), ToSink(sink, broker), config):
         yield
     await engine.dispose()

@@ -12,7 +12,7 @@ import driver
 from txoutbox import OutboxMessage, Relay, RelayConfig
 from txoutbox.adapters.postgres import PostgresStorage
 
-TUNED = RelayConfig(batch_size=2000, concurrency=500, lease=timedelta(seconds=120))
+TUNED = RelayConfig(batch_size=1000, concurrency=200, lease=timedelta(seconds=120))
 
 
 async def fill(task: driver.Task) -> None:
