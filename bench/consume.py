@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ from sqlalchemy import Column, MetaData, Table, Text, insert
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from bench.databases import for_engine, outbox_database
+from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import BATCH, events, topology
 from outrider import EventConsumer, EventEnvelope, SqlInbox
@@ -286,12 +286,10 @@ def run(
     services: Services | None = None,
 ) -> dict[str, list[Row]]:
     tables = {}
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        database = stack.enter_context(outbox_database(services.postgres.url, "bench_consume"))
+    with outbox_on(services, "bench_consume") as (servers, database):
         asyncio.run(_invoices(database))
         for name in brokers:
-            bench = ConsumeBench(BROKERS[name], getattr(services, name).url, database, count)
+            bench = ConsumeBench(BROKERS[name], getattr(servers, name).url, database, count)
             tables[f"from {name}"] = asyncio.run(_run(bench, rounds))
     for title, rows in tables.items():
         show(f"{title}, {count:,} events of 300 bytes", rows)

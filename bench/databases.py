@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider import create_all
+from outrider.testing.services import Services
 
 
 @contextmanager
@@ -28,6 +29,14 @@ def outbox_database(server: str, name: str) -> Iterator[str]:
     with database(server, name) as url:
         asyncio.run(_tables(url))
         yield url
+
+
+@contextmanager
+def outbox_on(services: Services | None, name: str) -> Iterator[tuple[Services, str]]:
+    """These servers, or some of our own, and on them a database with our tables."""
+    with ExitStack() as stack:
+        running = services or stack.enter_context(Services())
+        yield running, stack.enter_context(outbox_database(running.postgres.url, name))
 
 
 def for_engine(url: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import ExitStack
 
 import asyncpg
 import psutil
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from bench.databases import for_engine, outbox_database
+from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, EXCHANGE, FILL, Nowhere
@@ -102,10 +101,8 @@ def quarters(found: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def run(count: int = PENDING, services: Services | None = None) -> dict[str, list[Row]]:
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        url = stack.enter_context(outbox_database(services.postgres.url, "bench_drain"))
-        amqp = services.rabbitmq.url
+    with outbox_on(services, "bench_drain") as (servers, url):
+        amqp = servers.rabbitmq.url
         broker = RabbitMQPublisher(amqp, exchange=EXCHANGE, topology=Topology(queues=(_SHORT,)))
         found = {
             "to nowhere": asyncio.run(drain(url, Nowhere(), count)),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from bench.databases import outbox_database
+from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, Bench
@@ -147,11 +147,9 @@ async def _run(bench: NatsBench, rounds: int) -> list[Row]:
 def run(
     rounds: int = 5, count: int = 60_000, services: Services | None = None
 ) -> dict[str, list[Row]]:
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        database = stack.enter_context(outbox_database(services.postgres.url, "bench_nats"))
-        rows = asyncio.run(_run(NatsBench(database, services.nats.url, count), rounds))
-        version = services.nats.version
+    with outbox_on(services, "bench_nats") as (servers, database):
+        rows = asyncio.run(_run(NatsBench(database, servers.nats.url, count), rounds))
+        version = servers.nats.version
     tables = {"to NATS": rows}
     show(f"to NATS {version}, events of 300 bytes over {AGGREGATES} aggregates", rows)
     save("nats", tables, {"rounds": rounds, "count": count, "server": version})

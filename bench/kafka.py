@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import DefaultPartitioner
 
-from bench.databases import outbox_database
+from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, events
 from bench.relay import BATCH, Bench
@@ -139,10 +139,8 @@ async def _run(bench: KafkaBench, rounds: int) -> list[Row]:
 def run(
     rounds: int = 7, count: int = 60_000, services: Services | None = None
 ) -> dict[str, list[Row]]:
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        database = stack.enter_context(outbox_database(services.postgres.url, "bench_kafka"))
-        rows = asyncio.run(_run(KafkaBench(database, services.kafka.url, count), rounds))
+    with outbox_on(services, "bench_kafka") as (servers, database):
+        rows = asyncio.run(_run(KafkaBench(database, servers.kafka.url, count), rounds))
     tables = {"to Kafka": rows}
     show(f"to Kafka, events of {len(PAYLOAD)} bytes over {AGGREGATES} aggregates", rows)
     save("kafka", tables, {"rounds": rounds, "count": count, "batch": BATCH})

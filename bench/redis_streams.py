@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from typing import Any
 
 from hiredis import pack_command
 from redis.asyncio import Connection, Redis
 from redis.asyncio.connection import parse_url
 
-from bench.databases import outbox_database
+from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, events
 from bench.relay import BATCH, Bench
@@ -129,8 +129,10 @@ async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
         OURS: bench.ours,
     }
     async with Redis.from_url(bench.url) as client:
+        as_it_was = await client.config_get("appendfsync")
         await client.config_set("appendfsync", fsync)
         rates = await in_turn(cases, rounds=rounds, before=lambda: client.delete(STREAM))
+        await client.config_set("appendfsync", as_it_was["appendfsync"])
     return rows_of(rates, [PIPELINE, BARE_PIPELINE, CEILING])
 
 
@@ -145,10 +147,8 @@ async def _run(bench: RedisBench, rounds: int) -> dict[str, list[Row]]:
 def run(
     rounds: int = 5, count: int = 60_000, services: Services | None = None
 ) -> dict[str, list[Row]]:
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        database = stack.enter_context(outbox_database(services.postgres.url, "bench_redis"))
-        tables = asyncio.run(_run(RedisBench(database, services.redis.url, count), rounds))
+    with outbox_on(services, "bench_redis") as (servers, database):
+        tables = asyncio.run(_run(RedisBench(database, servers.redis.url, count), rounds))
     for title, rows in tables.items():
         show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
     save("redis", tables, {"rounds": rounds, "count": count, "batch": BATCH})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import aio_pika
 import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from bench.databases import for_engine, outbox_database
+from bench.databases import for_engine, outbox_on
 from bench.latency import latency, percentiles
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import (
@@ -214,10 +214,8 @@ async def _run(database: str, amqp: str, rounds: int, count: int, events: int) -
 def run(
     rounds: int = 5, count: int = 60_000, events: int = 2_000, services: Services | None = None
 ) -> dict[str, list[Row]]:
-    with ExitStack() as stack:
-        services = services or stack.enter_context(Services())
-        database = stack.enter_context(outbox_database(services.postgres.url, "bench_relay"))
-        found = asyncio.run(_run(database, services.rabbitmq.url, rounds, count, events))
+    with outbox_on(services, "bench_relay") as (servers, database):
+        found = asyncio.run(_run(database, servers.rabbitmq.url, rounds, count, events))
     for title, rows in found["tables"].items():
         show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
     print("\nlatency at 200 events a second")
