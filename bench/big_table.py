@@ -13,13 +13,13 @@ from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, emptied, topology
 from bench.relay import BATCH, EXCHANGE, FILL
-from outrider import OutboxRelay, RelayConfig, SqlOutbox
+from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
 
 _PUBLISHED = """
-UPDATE outbox SET status = 'published', published_at = now(), delivery = position
+UPDATE outbox SET status = 'published', published_at = now(), delivery_number = position
 WHERE position <= (SELECT min(position) + $1 - 1 FROM outbox)
 """
 
@@ -61,7 +61,7 @@ async def drain(services: Services, database: str, count: int) -> tuple[float, f
     await publisher.open()
     engine = create_async_engine(for_engine(database))
     config = RelayConfig(batch_size=BATCH, retention=None)
-    relay = OutboxRelay(SqlOutbox(engine), publisher, config, on_signal=watch)
+    relay = OutboxRelay(SqlOutboxStore(engine), publisher, config, on_signal=watch)
     before, started = process.memory_info().rss, time.perf_counter()
     async with relay:
         await done.wait()

@@ -27,9 +27,9 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.brokers.nats import NatsPublisher, NatsSource
 from outrider.brokers.rabbitmq import RabbitMQPublisher, RabbitMQSource
 from outrider.brokers.redis import RedisPublisher, RedisSource
-from outrider.consumer import ConsumerConfig
-from outrider.scopes import current_scope
-from outrider.sql.tables import OutboxTables
+from outrider.consumer.consumer import ConsumerConfig
+from outrider.consumer.scopes import current_scope
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 
 AT_ONCE = 16
@@ -250,7 +250,7 @@ class ConsumeBench:
 
     async def _consumed(self, handler: Nothing, inbox: SqlInbox | None) -> float:
         source = self._broker.source(self._url, await self._filled())
-        config = ConsumerConfig(concurrency=AT_ONCE, in_hand=IN_HAND)
+        config = ConsumerConfig(concurrency=AT_ONCE, prefetch=IN_HAND)
         await source.open()
         started = time.perf_counter()
         async with EventConsumer(source, [("*", handler)], config, inbox=inbox):

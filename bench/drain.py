@@ -14,7 +14,7 @@ from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, EXCHANGE, FILL, Nowhere
-from outrider import OutboxRelay, RelayConfig, SqlOutbox
+from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.ports import EventPublisher
 from outrider.signals import BatchPublished, Signal
@@ -82,7 +82,7 @@ async def drain(url: str, publisher: EventPublisher, count: int) -> list[dict[st
     await publisher.open()
     engine, slices = create_async_engine(for_engine(url)), Slices(count)
     config = RelayConfig(batch_size=BATCH, retention=None)
-    async with OutboxRelay(SqlOutbox(engine), publisher, config, on_signal=slices.watch):
+    async with OutboxRelay(SqlOutboxStore(engine), publisher, config, on_signal=slices.watch):
         await slices.done.wait()
     await engine.dispose()
     return slices.found

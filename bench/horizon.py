@@ -16,7 +16,7 @@ from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, FILL, Nowhere
-from outrider import OutboxRelay, RelayConfig, SqlOutbox
+from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
 
@@ -67,7 +67,7 @@ async def drained(url: str) -> AsyncIterator[Drained]:
     link, engine = await asyncpg.connect(url), create_async_engine(for_engine(url))
     found = Drained(link)
     config = RelayConfig(batch_size=BATCH, retention=None)
-    async with OutboxRelay(SqlOutbox(engine), Nowhere(), config, on_signal=found.watch):
+    async with OutboxRelay(SqlOutboxStore(engine), Nowhere(), config, on_signal=found.watch):
         await found.lot(LOT)  # warms up
         yield found
     await engine.dispose()

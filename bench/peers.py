@@ -20,7 +20,7 @@ from bench.databases import database
 from bench.drivers.driver import Task
 from bench.measure import Row, rows_of, save, show
 from outrider.testing.services import Services
-from outrider.testing.services.cache import cache_folder, locked
+from outrider.testing.services.install.cache import cache_folder, locked
 
 DRIVERS = Path(__file__).parent / "drivers"
 EXCHANGE = "bench_peers"

@@ -40,9 +40,9 @@ from sqlalchemy.orm import Session
 
 from bench.measure import Row, interleave, rows_of, save, show
 from outrider import DomainEvent
-from outrider.sql.names import OutboxNames
-from outrider.sql.outbox import Outbox
-from outrider.sql.tables import OutboxTables
+from outrider.recording.outbox import Outbox
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 
 CONNECTIONS = 8

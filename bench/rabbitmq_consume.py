@@ -22,8 +22,8 @@ from outrider.brokers.rabbitmq import (
     RabbitMQSourceConfig,
     Topology,
 )
-from outrider.consumer import ConsumerConfig, EventConsumer
-from outrider.envelope import EventEnvelope
+from outrider.consumer.consumer import ConsumerConfig, EventConsumer
+from outrider.events.envelope import EventEnvelope
 from outrider.testing.services import Services
 
 QUEUE = "bench_consume"

@@ -18,7 +18,8 @@ from pamqp import base, commands, frame
 
 from bench.measure import Row, interleave, save, show
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
-from outrider.envelope import EventEnvelope, EventId
+from outrider.events.envelope import EventEnvelope
+from outrider.events.ids import EventId
 from outrider.testing.services import Services
 
 EVENT_TYPE = "bench.order_shipped"

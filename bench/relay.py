@@ -26,7 +26,7 @@ from bench.rabbitmq_raw import (
     topology,
     with_aio_pika,
 )
-from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
@@ -111,7 +111,7 @@ class Bench:
                     done.set()
 
         config = RelayConfig(batch_size=BATCH)
-        relay = OutboxRelay(SqlOutbox(self._engine), publisher, config, on_signal=watch)
+        relay = OutboxRelay(SqlOutboxStore(self._engine), publisher, config, on_signal=watch)
         await publisher.open()
         async with relay:
             started = time.perf_counter()

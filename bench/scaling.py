@@ -16,7 +16,7 @@ from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import FILL, Nowhere
-from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services import Services
 
 RELAYS = (1, 2, 4)
@@ -41,7 +41,7 @@ async def _relay(url: str) -> None:
     engine, stop = create_async_engine(for_engine(url)), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     config = RelayConfig(batch_size=BATCH)
-    async with OutboxRelay(SqlOutbox(engine), SlowBroker(), config):
+    async with OutboxRelay(SqlOutboxStore(engine), SlowBroker(), config):
         await stop.wait()
     await engine.dispose()
 

@@ -28,7 +28,7 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
     create_all,
     event_context,
 )
@@ -119,7 +119,9 @@ async def run(engine: AsyncEngine) -> None:
         await connection.run_sync(Base.metadata.create_all)
     quick = ExponentialRetry(first=timedelta(milliseconds=100), attempts=4)
     config = RelayConfig(retry=quick, poll_interval=timedelta(milliseconds=100))
-    relay = OutboxRelay(SqlOutbox(engine), InProcessPublisher(handlers), config, on_signal=watch)
+    relay = OutboxRelay(
+        SqlOutboxStore(engine), InProcessPublisher(handlers), config, on_signal=watch
+    )
     sessions = async_sessionmaker(engine)
     async with relay, sessions() as session:
         await failing_request(session)

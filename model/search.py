@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from outrider.testing.services.programs import Program
+from outrider.testing.services.install.programs import Program
 
 if TYPE_CHECKING:
     from model.variants import Variant

@@ -14,11 +14,11 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
     create_all,
 )
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 
 
 class ToSink:
@@ -81,7 +81,7 @@ async def working(task: driver.Task, sink: driver.Sink) -> AsyncIterator[None]:
     engine = create_async_engine(_url(task))
     broker = RabbitMQPublisher(task.amqp, exchange=task.exchange) if task.amqp else None
     config = RelayConfig(batch_size=1000) if task.tuned else RelayConfig()
-    async with OutboxRelay(SqlOutbox(engine), ToSink(sink, broker), config):
+    async with OutboxRelay(SqlOutboxStore(engine), ToSink(sink, broker), config):
         yield
     await engine.dispose()
 

@@ -15,8 +15,9 @@ from examples.accounts.persistence import create_tables, map_tables, open_engine
 from examples.accounts.providers import AccountsProvider
 from examples.accounts.routes import router
 from examples.accounts.settings import Settings
-from outrider import InProcessPublisher, OutboxRelay, RelayConfig, SqlInbox, SqlOutbox
-from outrider.inbox import InboxCleanup
+from outrider import InProcessPublisher, OutboxRelay, RelayConfig, SqlInbox, SqlOutboxStore
+from outrider.consumer.inbox import InboxCleanup
+from outrider.consumer.sql_inbox import SqlProcessedEvents
 from outrider.integrations.dishka import OutriderProvider, dishka_scope
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
@@ -25,7 +26,6 @@ from outrider.integrations.fastapi import (
     say_what_is_wrong,
 )
 from outrider.observability.logging import log_signals
-from outrider.sql.inbox import SqlProcessedEvents
 
 
 def create_app(settings: Settings, *replacements: Provider) -> FastAPI:
@@ -70,4 +70,4 @@ def make_relay(engine: AsyncEngine, container: AsyncContainer, config: RelayConf
         inbox=SqlInbox(),
         on_signal=log_signals,
     )
-    return OutboxRelay(SqlOutbox(engine), publisher, config, on_signal=log_signals)
+    return OutboxRelay(SqlOutboxStore(engine), publisher, config, on_signal=log_signals)

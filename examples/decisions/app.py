@@ -13,22 +13,22 @@ from examples.decisions.dashboard import projection
 from examples.decisions.database import create_tables, units_of_work
 from examples.decisions.routes import USER_HEADER, router
 from examples.decisions.settings import Settings
-from outrider import InProcessPublisher, OutboxRelay, SqlOutbox, open_engine
-from outrider.inbox import InboxCleanup
+from outrider import InProcessPublisher, OutboxRelay, SqlOutboxStore, open_engine
+from outrider.consumer.inbox import InboxCleanup
+from outrider.consumer.sql_inbox import SqlProcessedEvents
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
     say_what_is_wrong,
 )
+from outrider.lifecycle import BackgroundService
 from outrider.observability.logging import log_signals
-from outrider.running import Running
-from outrider.sql.inbox import SqlProcessedEvents
 
 
 def create_app(settings: Settings) -> FastAPI:
     engine = open_engine(settings.database_url)
-    parts: list[Running] = [InboxCleanup(SqlProcessedEvents(engine))]
+    parts: list[BackgroundService] = [InboxCleanup(SqlProcessedEvents(engine))]
     if settings.redis_url is None:  # otherwise `outrider relay` and `outrider consume` do it
         parts.append(make_relay(engine, settings))
 
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
 def make_relay(engine: AsyncEngine, settings: Settings) -> OutboxRelay:
     """From the outbox to the dashboard within this process."""
     publisher = InProcessPublisher(projection(engine), on_signal=log_signals)
-    return OutboxRelay(SqlOutbox(engine), publisher, settings.relay, on_signal=log_signals)
+    return OutboxRelay(SqlOutboxStore(engine), publisher, settings.relay, on_signal=log_signals)
 
 
 def _user_of(scope: Scope) -> str | None:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
 from outrider import create_all
-from outrider.sql.tables import UtcDateTime
+from outrider.store.schema.tables import UtcDateTime
 
 UnitOfWork = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 """Begins a transaction that commits at the end of its block, or undoes all if that fails."""

@@ -15,8 +15,8 @@ from examples.event_logger.moderation import ModeratedStream, moderation_router
 from examples.event_logger.operations import Numbers, operations_router
 from examples.event_logger.settings import Settings
 from examples.event_logger.tables import OUTBOX_TABLES, SINK, create_tables
-from outrider import EventPublisher, Outbox, OutboxRelay, SqlOutbox, open_engine
-from outrider.brokers.stream import StreamManager
+from outrider import EventPublisher, Outbox, OutboxRelay, SqlOutboxStore, open_engine
+from outrider.admin.inspector import OutboxInspector
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
@@ -24,8 +24,8 @@ from outrider.integrations.fastapi import (
     say_what_is_wrong,
 )
 from outrider.integrations.starlette import stream_route
-from outrider.sql.delivered import SqlDelivered
-from outrider.sql.inspector import OutboxInspector
+from outrider.stream import StreamManager
+from outrider.stream.delivered import SqlDeliveredEvents
 
 PAGE = Path(__file__).with_name("page")
 # The page's own files and this server, and nothing that somebody has written into a message.
@@ -42,12 +42,12 @@ def create_app(settings: Settings, publisher: EventPublisher | None = None) -> F
     numbers = Numbers(inspector)
     outbox = Outbox(OUTBOX_TABLES, routes={"*": SINK}, on_signal=numbers.on_signal)
     relay = OutboxRelay(
-        SqlOutbox(engine, OUTBOX_TABLES, sink=SINK, announce=True),
+        SqlOutboxStore(engine, OUTBOX_TABLES, sink=SINK, announce=True),
         publisher or ModeratedStream(sessions),
         settings.relay,
         on_signal=numbers.on_signal,
     )
-    stream = StreamManager(SqlDelivered(engine, OUTBOX_TABLES, sink=SINK))
+    stream = StreamManager(SqlDeliveredEvents(engine, OUTBOX_TABLES, sink=SINK))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

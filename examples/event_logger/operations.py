@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from examples.event_logger.tables import OUTBOX_TABLES, SINK
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import OutboxRepair
 from outrider.observability.logging import log_signals
 from outrider.observability.prometheus import PrometheusMetrics
 from outrider.signals import Signal
-from outrider.sql.filters import EventFilter
-from outrider.sql.inspector import OutboxInspector
-from outrider.sql.repair import OutboxRepair
 
 
 class FailedEvent(BaseModel):
@@ -23,8 +23,8 @@ class FailedEvent(BaseModel):
 
     model_config = ConfigDict(from_attributes=True)
 
-    id: UUID
-    type: str
+    event_id: UUID
+    event_type: str
     aggregate_id: str
     retry_count: int
     last_error: str | None
@@ -61,13 +61,13 @@ def operations_router(
     @router.get("/failed")
     async def failed() -> list[FailedEvent]:
         """The newest events that were refused too often."""
-        page = await inspector.events(EventFilter(sink=SINK, state="failed"))
+        page = await inspector.events(EventFilter(sink=SINK, status="failed"))
         return [FailedEvent.model_validate(event) for event in page.events]
 
     @router.post("/failed/retry")
     async def retry(event_id: UUID | None = None) -> Retried:
         """Give one event, or all that failed, all their attempts again."""
-        wanted = EventFilter(sink=SINK, state="failed", id=event_id)
+        wanted = EventFilter(sink=SINK, status="failed", event_id=event_id)
         return Retried(events=await repair.retry(wanted))
 
     @router.get("/metrics", response_class=PlainTextResponse)

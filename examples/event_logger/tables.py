@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outrider import OutboxNames, OutboxTables
-from outrider.sql import schema
-from outrider.sql.tables import UtcDateTime
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.tables import UtcDateTime
 
 SINK = "stream"
 OUTBOX_TABLES = OutboxTables(OutboxNames(table="event_outbox"))

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outrider import OutboxRelay, SqlOutbox, open_engine
+from outrider import OutboxRelay, SqlOutboxStore, open_engine
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
@@ -27,7 +27,7 @@ def create_app(settings: Settings) -> FastAPI:
     processor = MessageProcessor()
     relays = []
     if settings.rabbitmq_url is None:  # otherwise `outrider relay` does it, in its own process
-        store = SqlOutbox(engine, OUTBOX_TABLES)
+        store = SqlOutboxStore(engine, OUTBOX_TABLES)
         relays = [OutboxRelay(store, processor.publisher(), on_signal=log_signals)]
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ from sqlalchemy import JSON, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outrider import Outbox, OutboxNames, OutboxTables
-from outrider.sql.tables import UtcDateTime
+from outrider.store.schema.tables import UtcDateTime
 
 OUTBOX_NAMES = OutboxNames(table="outbox_events")
 OUTBOX_TABLES = OutboxTables(OUTBOX_NAMES)

@@ -2,41 +2,41 @@
 
 from outrider.brokers.in_process import InProcessPublisher
 from outrider.brokers.memory import InMemoryEventBus
-from outrider.bus import EventBus
-from outrider.codec import deserialize_event, serialize_event, upcasts
-from outrider.consumer import ConsumerConfig, EventConsumer
-from outrider.context import event_context
-from outrider.envelope import EventEnvelope, EventId, EventMetadata
+from outrider.consumer.consumer import ConsumerConfig, EventConsumer
+from outrider.consumer.handlers import Handlers, handles
+from outrider.consumer.inbox import IdempotentHandler, InboxCleanup
+from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.errors import (
     BrokerUnavailable,
     ConfigurationError,
     DatabaseUnavailable,
     DecodeError,
     InvalidEvent,
-    LeaseLost,
     OutriderError,
-    PublishFailed,
-    PublishRefused,
 )
-from outrider.events import DomainEvent
-from outrider.handlers import Handlers, handles
-from outrider.inbox import IdempotentHandler
+from outrider.events.bus import EventBus
+from outrider.events.codec import deserialize_event, serialize_event, upcasts
+from outrider.events.context import event_context
+from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.events.event import DomainEvent
+from outrider.events.ids import EventId
+from outrider.events.strict_json import Limits
+from outrider.lifecycle import BackgroundService
 from outrider.ports import EventHandler, EventPublisher, EventSubscriber, ProcessedEventStore
-from outrider.relay import OutboxRelay
-from outrider.relay_state import RelayConfig
-from outrider.retry import ExponentialRetry, SteppedRetry
-from outrider.sql.aggregates import RaisesEvents
-from outrider.sql.engines import open_engine
-from outrider.sql.inbox import SqlInbox
-from outrider.sql.names import OutboxNames
-from outrider.sql.outbox import Outbox, OutboxEventDispatcher
-from outrider.sql.repository import OutboxRepository
-from outrider.sql.schema import create_all
-from outrider.sql.store import SqlOutbox
-from outrider.sql.tables import OutboxRecord, OutboxTables, map_outbox
-from outrider.strict_json import Limits
+from outrider.recording.aggregates import RaisesEvents
+from outrider.recording.outbox import Outbox, OutboxEventDispatcher
+from outrider.relay.config import RelayConfig
+from outrider.relay.relay import OutboxRelay
+from outrider.relay.retry import ExponentialRetry, SteppedRetry
+from outrider.settings.settings import read_settings
+from outrider.store.engines import open_engine
+from outrider.store.schema.migrate import create_all
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxRecord, OutboxTables, UtcDateTime, map_outbox
+from outrider.store.sql_store import SqlOutboxStore
 
 __all__ = [
+    "BackgroundService",
     "BrokerUnavailable",
     "ConfigurationError",
     "ConsumerConfig",
@@ -56,31 +56,31 @@ __all__ = [
     "IdempotentHandler",
     "InMemoryEventBus",
     "InProcessPublisher",
+    "InboxCleanup",
     "InvalidEvent",
-    "LeaseLost",
     "Limits",
     "Outbox",
     "OutboxEventDispatcher",
     "OutboxNames",
     "OutboxRecord",
     "OutboxRelay",
-    "OutboxRepository",
     "OutboxTables",
     "OutriderError",
     "ProcessedEventStore",
-    "PublishFailed",
-    "PublishRefused",
     "RaisesEvents",
     "RelayConfig",
     "SqlInbox",
-    "SqlOutbox",
+    "SqlOutboxStore",
+    "SqlProcessedEvents",
     "SteppedRetry",
+    "UtcDateTime",
     "create_all",
     "deserialize_event",
     "event_context",
     "handles",
     "map_outbox",
     "open_engine",
+    "read_settings",
     "serialize_event",
     "upcasts",
 ]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from uuid import UUID
 
-    from outrider.ports import ClaimedEvent
+    from outrider.outcomes import ClaimedEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class RelayStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayStopped:
-    """The relay has ended; what is left waits for the next one. None if nobody could tell."""
+    """The relay has ended; `pending` events wait for the next one, None if nobody could tell."""
 
     relay: str
     sink: str
     published: int
-    left: int | None
+    pending: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class WokenUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventsForgotten:
+class EventsDeleted:
     """Old published events were deleted."""
 
     sink: str
@@ -184,7 +184,7 @@ class EventHandled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventSetAside:
+class EventDeadLettered:
     """A message lies among the dead letters now; a person must look."""
 
     consumer: str
@@ -225,11 +225,11 @@ Signal = (
     | StoreAvailable
     | LeaseWasLost
     | WokenUp
-    | EventsForgotten
+    | EventsDeleted
     | ConsumerStarted
     | ConsumerStopped
     | EventHandled
-    | EventSetAside
+    | EventDeadLettered
     | SourceUnavailable
     | SourceAvailable
 )

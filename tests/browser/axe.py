@@ -13,7 +13,7 @@ from typing import Any
 from playwright.async_api import Page
 
 from outrider.testing.services import ServiceMissing
-from outrider.testing.services.cache import cache_folder, locked
+from outrider.testing.services.install.cache import cache_folder, locked
 
 VERSION = "4.14.0"
 SHA256 = "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878"

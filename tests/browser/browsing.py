@@ -16,8 +16,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from outrider.dashboard import dashboard
+from outrider.testing.services.install.programs import Program
 from outrider.testing.services.ports import LOOPBACK
-from outrider.testing.services.programs import Program
 from tests.integration.pages import living
 
 PATIENCE = 60.0

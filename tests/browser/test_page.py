@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Page, expect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services.ports import free_ports
 from tests.browser import axe
 from tests.browser.browsing import PATIENCE, PHONE, browser, served, watched
@@ -44,7 +44,9 @@ async def fill(engine: AsyncEngine) -> None:
 
 def relay_elsewhere(engine: AsyncEngine) -> OutboxRelay:
     """At work, and without anything to do that a test counts."""
-    return OutboxRelay(SqlOutbox(engine, sink="other"), InMemoryEventBus(), RelayConfig(name="r"))
+    return OutboxRelay(
+        SqlOutboxStore(engine, sink="other"), InMemoryEventBus(), RelayConfig(name="r")
+    )
 
 
 async def heading(page: Page, text: str) -> None:
@@ -118,7 +120,7 @@ async def test_number_that_has_changed_meanwhile_is_told_and_nothing_done(
     async with browser() as chromium, served(database) as url:
         context = await chromium.new_context()
         page = await context.new_page()
-        await page.goto(f"{url}/actions/retry?type=mail.sent")
+        await page.goto(f"{url}/actions/retry?event_type=mail.sent")
         await record(database, event("mail-9", "mail.sent"))
         await fail(database, "mail.sent", "NOT_FOUND")
         await page.get_by_role("button", name="Retry 2 events").click()
@@ -134,7 +136,7 @@ async def test_one_event_is_retried_by_keyboard_alone(database: AsyncEngine) -> 
     async with (
         browser() as chromium,
         served(database) as url,
-        watched(chromium, url + "/events?state=failed&type=mail.sent") as page,
+        watched(chromium, url + "/events?status=failed&event_type=mail.sent") as page,
     ):
         await _tab_to(page, "mail.sent")
         await page.keyboard.press("Enter")
@@ -243,7 +245,7 @@ async def test_hostile_texts_run_no_script_and_ask_nobody(database: AsyncEngine)
 async def test_page_stands_alone_behind_its_password(database: AsyncEngine) -> None:
     await fill(database)
     (port,) = free_ports(1)
-    command = "from outrider.cli.dashboard import dashboard; dashboard()"
+    command = "from outrider.cli.commands.dashboard import dashboard; dashboard()"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", command),
         *("--database", f"sqlite:///{Path(str(database.url.database))}"),

@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from outrider import (
-    BrokerUnavailable,
-    ConfigurationError,
-    EventEnvelope,
-    EventMetadata,
-    PublishFailed,
-)
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
+from outrider.brokers import PublishFailed
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
 from outrider.testing.memory_broker import MemoryBroker, MemoryPublisher
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from outrider import BrokerUnavailable, EventMetadata
-from outrider.cloudevents import from_attributes
+from outrider.events.cloudevents import from_attributes
 from outrider.ports import Delivery
 from outrider.testing.memory_broker import MemorySource
 
@@ -76,15 +76,15 @@ class BreaksOnInvalidEvents(MemorySource):
 
 
 class NoDeadLetter(MemorySource):
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         await self.acknowledge(delivery)
 
 
 class SetsAsideAndKeeps(MemorySource):
     """Writes the dead letter, and the original comes again."""
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
-        await super().set_aside(delivery, reason)
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
+        await super().dead_letter(delivery, reason)
         self._group.acknowledged.discard(delivery.message)
 
 

@@ -10,7 +10,7 @@ from cloudevents.core.bindings.kafka import KafkaMessage, from_binary
 from cloudevents.core.formats.json import JSONFormat
 
 from outrider import BrokerUnavailable, EventEnvelope
-from outrider.cloudevents import to_attributes
+from outrider.events.cloudevents import to_attributes
 from outrider.ports import EventHandler, EventPublisher, EventSource
 from outrider.testing.conformance import DeadLetter, SinkHarness, SourceHarness, StoredMessage
 from outrider.testing.conformance.events import event

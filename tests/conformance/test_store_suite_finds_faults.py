@@ -10,31 +10,32 @@ from uuid import UUID
 
 import pytest
 
-from outrider.ports import ClaimedEvent, Lease, RefusedEvent
-from outrider.testing.memory_outbox import MemoryOutbox, MemoryRow
+from outrider.lanes import LaneLease
+from outrider.outcomes import ClaimedEvent, RefusedEvent
+from outrider.testing.memory_store import MemoryOutboxStore, MemoryRow
 from outrider.testing.store_suite import StoreSuite
 from tests.conformance.test_stores import MemoryHarness
 
 
-class SettlesWithAStaleToken(MemoryOutbox):
+class SettlesWithAStaleToken(MemoryOutboxStore):
     def _mine(self, relay: UUID, tokens: Mapping[int, int]) -> dict[int, MemoryRow]:
         return {row.position: row for row in self.rows if row.event.lane in tokens}
 
 
-class SettlesWithAnOldTokenOfItsOwn(MemoryOutbox):
+class SettlesWithAnOldTokenOfItsOwn(MemoryOutboxStore):
     def _mine(self, relay: UUID, tokens: Mapping[int, int]) -> dict[int, MemoryRow]:
         return super()._mine(relay, self._own.tokens(relay))
 
 
-class CountsCrashesForStaleRelays(MemoryOutbox):
-    async def suspect(
+class CountsCrashesForStaleRelays(MemoryOutboxStore):
+    async def adjust_crash_count(
         self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
         for event in events:
             self._rows[event.position].crash_count += by
 
 
-class ClaimsBehindARowThatWaits(MemoryOutbox):
+class ClaimsBehindARowThatWaits(MemoryOutboxStore):
     """Skips the oldest of an aggregate, as row locks do, and takes what follows."""
 
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
@@ -44,12 +45,12 @@ class ClaimsBehindARowThatWaits(MemoryOutbox):
         return [row.claimed() for row in pending[:limit]]
 
 
-class ClaimsTheYoungestFirst(MemoryOutbox):
+class ClaimsTheYoungestFirst(MemoryOutboxStore):
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
         return (await super().claim(lanes, 1_000_000))[-limit:]
 
 
-class ClaimsFromACursor(MemoryOutbox):
+class ClaimsFromACursor(MemoryOutboxStore):
     """Never looks again at what it has handed out, so what was not settled is lost."""
 
     seen = 0
@@ -60,17 +61,17 @@ class ClaimsFromACursor(MemoryOutbox):
         return batch
 
 
-class ClaimsForeignLanes(MemoryOutbox):
+class ClaimsForeignLanes(MemoryOutboxStore):
     async def claim(self, _lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
         return await super().claim(range(64), limit)
 
 
-class NeverParks(MemoryOutbox):
+class NeverParks(MemoryOutboxStore):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"park": False})
 
 
-class ParksOverSinks(MemoryOutbox):
+class ParksOverSinks(MemoryOutboxStore):
     """A failure at one sink holds up the aggregate at all of them."""
 
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
@@ -79,8 +80,8 @@ class ParksOverSinks(MemoryOutbox):
         return [e for e in batch if not self._park or e.envelope.aggregate_id not in failed]
 
 
-class ForgetsPending(MemoryOutbox):
-    async def forget(self, older_than: timedelta, limit: int, /) -> int:
+class ForgetsPending(MemoryOutboxStore):
+    async def delete_published(self, older_than: timedelta, limit: int, /) -> int:
         latest = self._clock() - older_than
         old = [row.position for row in self.rows if row.created_at <= latest][:limit]
         for position in old:
@@ -88,19 +89,19 @@ class ForgetsPending(MemoryOutbox):
         return len(old)
 
 
-class ForgetsAllAtOnce(MemoryOutbox):
-    async def forget(self, older_than: timedelta, limit: int, /) -> int:
-        return await super().forget(older_than, 1_000_000)
+class ForgetsAllAtOnce(MemoryOutboxStore):
+    async def delete_published(self, older_than: timedelta, limit: int, /) -> int:
+        return await super().delete_published(older_than, 1_000_000)
 
 
-class ForgetsOtherSinks(MemoryOutbox):
-    async def forget(self, older_than: timedelta, limit: int, /) -> int:
+class ForgetsOtherSinks(MemoryOutboxStore):
+    async def delete_published(self, older_than: timedelta, limit: int, /) -> int:
         for sink in list(self._sinks):
-            await MemoryOutbox.forget(self.of_sink(sink), older_than, limit)
-        return await super().forget(older_than, limit)
+            await MemoryOutboxStore.delete_published(self.of_sink(sink), older_than, limit)
+        return await super().delete_published(older_than, limit)
 
 
-class NumbersDeliveriesBackwards(MemoryOutbox):
+class NumbersDeliveriesBackwards(MemoryOutboxStore):
     async def settle(
         self,
         relay: UUID,
@@ -113,7 +114,7 @@ class NumbersDeliveriesBackwards(MemoryOutbox):
         return await super().settle(relay, tokens, accepted[::-1], refused, unknown)
 
 
-class SettlesTwice(MemoryOutbox):
+class SettlesTwice(MemoryOutboxStore):
     def _mine(self, relay: UUID, tokens: Mapping[int, int]) -> dict[int, MemoryRow]:
         mine = super()._mine(relay, tokens)
         for row in mine.values():
@@ -121,7 +122,7 @@ class SettlesTwice(MemoryOutbox):
         return mine
 
 
-class CountsUnknownAsRefused(MemoryOutbox):
+class CountsUnknownAsRefused(MemoryOutboxStore):
     async def settle(
         self,
         relay: UUID,
@@ -135,51 +136,51 @@ class CountsUnknownAsRefused(MemoryOutbox):
         return await super().settle(relay, tokens, accepted, [*refused, *more], [])
 
 
-class TakesLanesWithoutANewToken(MemoryOutbox):
-    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+class TakesLanesWithoutANewToken(MemoryOutboxStore):
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         for lane in self._own.lanes:
             if lane.owner != relay and (lane.owner is None or lane.expires_at < self._clock()):
                 lane.token -= lane.token > 0
         return await super().lease(relay, name, duration)
 
 
-class NewTokenAtEveryRenewal(MemoryOutbox):
-    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+class NewTokenAtEveryRenewal(MemoryOutboxStore):
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         for lane in self._own.lanes:
             lane.token += lane.owner == relay
         return await super().lease(relay, name, duration)
 
 
-class ReleasesWhatOthersHold(MemoryOutbox):
+class ReleasesWhatOthersHold(MemoryOutboxStore):
     async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
         for number in range(64) if lanes is None else lanes:
             self._own.lanes[number].owner = None
         await super().release(relay, lanes)
 
 
-class KeepsLanesOfTheStopped(MemoryOutbox):
+class KeepsLanesOfTheStopped(MemoryOutboxStore):
     async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
         if lanes is not None:
             await super().release(relay, lanes)
 
 
-class SharesNothing(MemoryOutbox):
-    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+class SharesNothing(MemoryOutboxStore):
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         lease = await super().lease(relay, name, duration)
-        return Lease(lease.lanes, lease.orphaned)
+        return LaneLease(lease.lanes, lease.orphaned)
 
 
-class WakesNobody(MemoryOutbox):
+class WakesNobody(MemoryOutboxStore):
     async def open(self, _wake: Callable[[str], None], /) -> str:
         return "memory"
 
 
-class CountsOtherSinks(MemoryOutbox):
-    async def left(self, most: int, /) -> int:
+class CountsOtherSinks(MemoryOutboxStore):
+    async def count_pending(self, most: int, /) -> int:
         return min(most, sum(row.status == "pending" for row in self._rows.values()))
 
 
-FAULTS: list[tuple[type[MemoryOutbox], str]] = [
+FAULTS: list[tuple[type[MemoryOutboxStore], str]] = [
     (SettlesWithAStaleToken, "test_stale_relay_changes_nothing"),
     (SettlesWithAnOldTokenOfItsOwn, "test_right_owner_with_an_old_token_changes_nothing"),
     (CountsCrashesForStaleRelays, "test_stale_relay_changes_nothing"),
@@ -217,7 +218,7 @@ def runs_of(test: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     yield {}
 
 
-async def fails(kind: type[MemoryOutbox], name: str) -> bool:
+async def fails(kind: type[MemoryOutboxStore], name: str) -> bool:
     """Whether such a store makes this test of the suite red."""
     test = getattr(StoreSuite, name)
     for arguments in runs_of(test):
@@ -230,12 +231,12 @@ async def fails(kind: type[MemoryOutbox], name: str) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
-async def test_fault_is_found(kind: type[MemoryOutbox], name: str) -> None:
+async def test_fault_is_found(kind: type[MemoryOutboxStore], name: str) -> None:
     assert await fails(kind, name)
 
 
 async def test_store_without_a_fault_passes() -> None:
     names = {name for name in dir(StoreSuite) if name.startswith("test_")}
 
-    assert {name for name in names if await fails(MemoryOutbox, name)} == set()
+    assert {name for name in names if await fails(MemoryOutboxStore, name)} == set()
     assert {name for _, name in FAULTS} <= names

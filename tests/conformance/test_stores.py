@@ -10,10 +10,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outrider import EventEnvelope, Outbox, SqlOutbox
-from outrider.ports import OutboxStore
-from outrider.routing import DEFAULT_SINK
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider import EventEnvelope, Outbox, SqlOutboxStore
+from outrider.ports import DEFAULT_SINK, RelayStore
+from outrider.testing.memory_store import MemoryOutboxStore
 from outrider.testing.store_suite import StoredRow, StoreHarness, StoreSuite
 from tests.integration.conftest import made_for
 
@@ -22,8 +21,8 @@ class SqlHarness(StoreHarness):
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> OutboxStore:
-        return SqlOutbox(self._engine, sink=sink, park=park)
+    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> RelayStore:
+        return SqlOutboxStore(self._engine, sink=sink, park=park)
 
     async def record(
         self, events: Sequence[EventEnvelope], sinks: Sequence[str] = (DEFAULT_SINK,)
@@ -33,7 +32,7 @@ class SqlHarness(StoreHarness):
 
     async def rows(self, sink: str = DEFAULT_SINK) -> list[StoredRow]:
         c = Outbox().tables.outbox.c
-        shown = c.id, c.status, c.retry_count, c.crash_count, c.last_error, c.delivery
+        shown = c.id, c.status, c.retry_count, c.crash_count, c.last_error, c.delivery_number
         query = select(*shown).where(c.sink == sink).order_by(c.position)
         async with self._engine.connect() as connection:
             return [
@@ -43,7 +42,7 @@ class SqlHarness(StoreHarness):
                     retry_count=row.retry_count,
                     crash_count=row.crash_count,
                     last_error=row.last_error,
-                    delivery=row.delivery,
+                    delivery_number=row.delivery_number,
                 )
                 for row in await connection.execute(query)
             ]
@@ -58,11 +57,11 @@ class SqlHarness(StoreHarness):
 class MemoryHarness(StoreHarness):
     """`kind` is for stores with a fault that the suite is to find."""
 
-    def __init__(self, kind: type[MemoryOutbox] = MemoryOutbox) -> None:
+    def __init__(self, kind: type[MemoryOutboxStore] = MemoryOutboxStore) -> None:
         self._ahead = timedelta(0)
         self._outbox = kind(clock=lambda: datetime.now(UTC) + self._ahead)
 
-    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> OutboxStore:
+    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> RelayStore:
         return self._outbox.of_sink(sink, park=park)
 
     async def record(
@@ -78,7 +77,7 @@ class MemoryHarness(StoreHarness):
                 retry_count=row.retry_count,
                 crash_count=row.crash_count,
                 last_error=row.last_error,
-                delivery=row.delivery,
+                delivery_number=row.delivery_number,
             )
             for row in self._outbox.of_sink(sink).rows
         ]

@@ -39,7 +39,7 @@ def test_site_builds_without_a_warning_and_fetches_nothing_from_elsewhere(tmp_pa
     ]
     assert built.returncode == 0, built.stdout + built.stderr
     assert foreign == []
-    assert "OutboxRelay(store: OutboxStore" in (tmp_path / "reference/index.html").read_text()
+    assert "OutboxRelay(store: RelayStore" in (tmp_path / "reference/index.html").read_text()
 
 
 def test_every_page_is_in_the_navigation() -> None:

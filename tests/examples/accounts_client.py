@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import httpx
 from sqlalchemy import text
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.serving import PATIENCE
 from tests.integration.databases import Database
 

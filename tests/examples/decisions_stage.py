@@ -15,7 +15,7 @@ import redis
 
 from outrider import EventEnvelope
 from outrider.brokers.redis import RedisPublisher
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.serving import PATIENCE
 from tests.faults.relay_process import RelayProcess
 from tests.integration.databases import Database

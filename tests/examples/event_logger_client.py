@@ -12,13 +12,13 @@ from uuid import UUID
 
 import httpx
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.serving import PATIENCE
 from tests.integration.databases import Database
 from tests.sse import Client, Message
 
 _ROWS = """
-SELECT id, aggregate_id, status, retry_count, next_retry_at, last_error, delivery
+SELECT id, aggregate_id, status, retry_count, next_retry_at, last_error, delivery_number
 FROM event_outbox ORDER BY position
 """
 
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     retry_count: int
     next_retry_at: Any
     last_error: str | None
-    delivery: int | None
+    delivery_number: int | None
 
 
 def rows_in(database: Database) -> list[Row]:

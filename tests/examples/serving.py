@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from outrider.testing.services.ports import LOOPBACK, free_ports
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.forking import Child, run_module
 
 PATIENCE = 60.0

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.accounts_client import Accounts, count, event_of, events_in, person
 from tests.examples.serving import PATIENCE, Application, fuzz, serving
 from tests.integration.databases import DIALECTS, fresh

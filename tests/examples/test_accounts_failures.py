@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.accounts_client import Accounts, count, event_of
 from tests.examples.serving import PATIENCE, Application, serving
 from tests.integration.databases import DIALECTS, Database, fresh

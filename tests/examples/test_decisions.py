@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.decisions_stage import Decisions
 from tests.examples.serving import PATIENCE, Application, fuzz, serving
 from tests.integration.databases import DIALECTS, fresh

@@ -25,14 +25,14 @@ from outrider import (
     EventEnvelope,
     EventMetadata,
     InMemoryEventBus,
-    OutboxRepository,
     deserialize_event,
     event_context,
     open_engine,
     serialize_event,
 )
-from outrider.cloudevents import from_structured, to_structured
-from outrider.sql.inbox import SqlProcessedEvents
+from outrider.admin import OutboxRepository
+from outrider.consumer.sql_inbox import SqlProcessedEvents
+from outrider.events.cloudevents import from_structured, to_structured
 from tests.integration.databases import DIALECTS, fresh
 
 CANONICAL = {

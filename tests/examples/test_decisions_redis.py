@@ -14,7 +14,7 @@ import pytest
 from examples.decisions.events import SessionArchived, SessionCreated, SessionRenamed
 from outrider import EventMetadata
 from outrider.testing.services import Services
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.decisions_stage import CONSUMER, Backstage, Decisions
 from tests.examples.serving import PATIENCE, serving
 from tests.integration.databases import fresh_postgres

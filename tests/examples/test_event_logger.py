@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.event_logger_client import Logger, ids, rows_in, texts
 from tests.examples.serving import PATIENCE, Application, fuzz, serving
 from tests.integration.databases import DIALECTS, fresh
@@ -88,7 +88,7 @@ async def test_published_event_carries_the_id_of_its_row(logger: Logger, channel
     # then
     row = logger.row(channel)
     assert UUID(event.data["id"]) == UUID(event.data["data"]["event_id"]) == row.id
-    assert event.id == row.delivery
+    assert event.id == row.delivery_number
     assert event.data["data"]["message_id"] == message["id"]
 
 
@@ -111,11 +111,11 @@ def test_refused_event_keeps_count_and_reason_waits_longer_each_time_and_then_fa
     # and has failed when its attempts have run out
     row = logger.eventually_fails(channel)
     assert (row.retry_count, row.last_error) == (3, "the message has a blocked word")
-    assert (row.next_retry_at, row.delivery) == (None, None)
+    assert (row.next_retry_at, row.delivery_number) == (None, None)
     first, second = re.findall(rf"next try in (\S+) s .*{row.id}", application.log)
     assert float(first) < float(second)
     (seen,) = logger.failed(channel)
-    assert UUID(seen["id"]) == row.id
+    assert UUID(seen["event_id"]) == row.id
     assert (seen["retry_count"], seen["last_error"]) == (3, row.last_error)
 
 

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from examples.event_logger.app import create_app
 from examples.event_logger.settings import Settings
 from outrider import EventEnvelope
-from outrider.brokers.stream import StreamPublisher
-from outrider.testing.services.server import wait_until
+from outrider.stream import StreamPublisher
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
 from tests.examples.serving import PATIENCE, Application, served, serving
 from tests.integration.databases import DIALECTS, Database, fresh
@@ -31,9 +31,9 @@ PUBLISHED = 'outbox_published_events_total{event_type="message.sent",sink="strea
 RECORDED = 'outbox_recorded_events_total{event_type="message.sent"}'
 LATENCY = 'outbox_delivery_latency_seconds_count{sink="stream"}'
 DURATION = 'outbox_publish_duration_seconds_count{sink="stream"}'
-PENDING = 'outbox_backlog_events{state="pending"}'
-RETRYING = 'outbox_backlog_events{state="retrying"}'
-FAILED = 'outbox_backlog_events{state="failed"}'
+PENDING = 'outbox_backlog_events{status="pending"}'
+RETRYING = 'outbox_backlog_events{status="retrying"}'
+FAILED = 'outbox_backlog_events{status="failed"}'
 OLDEST = "outbox_backlog_oldest_age_seconds"
 
 
@@ -200,7 +200,7 @@ async def test_stop_in_the_middle_damages_nothing_and_the_next_start_delivers_th
 
     # then: each row is what it was, or published, and none in between
     states = Counter(
-        (row.status, row.retry_count, row.delivery is not None) for row in rows_in(database)
+        (row.status, row.retry_count, row.delivery_number is not None) for row in rows_in(database)
     )
     assert states.keys() == {("pending", 0, False), ("published", 0, True)}
 

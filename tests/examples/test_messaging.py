@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.messaging_client import (
     FUTURE,
     USER,

@@ -20,8 +20,8 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from outrider.testing.services import Services
-from outrider.testing.services.rabbitmq import RabbitMQ
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.messaging_client import Messaging, daily, group_message
 from tests.examples.serving import PATIENCE, serving
 from tests.faults.relay_process import RelayProcess

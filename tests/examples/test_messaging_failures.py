@@ -21,10 +21,10 @@ from examples.messaging.database import upgrade
 from examples.messaging.models import OUTBOX_TABLES, GroupMessage
 from examples.messaging.schemas import GroupMessageChanges, NewGroupMessage
 from examples.messaging.settings import Settings
-from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.signals import Signal, WokenUp
 from outrider.testing.services import Services
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.examples.messaging_client import USER, Messaging, events_in, group_message
 from tests.examples.serving import PATIENCE, served, serving
 from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres
@@ -171,7 +171,7 @@ async def test_request_succeeds_though_its_wake_up_fails_and_polling_finds_the_e
         woken_by: list[str] = []
         bus, engine = InMemoryEventBus(), database.async_engine()
         config = RelayConfig(poll_interval=timedelta(milliseconds=200))
-        store = SqlOutbox(engine, OUTBOX_TABLES)
+        store = SqlOutboxStore(engine, OUTBOX_TABLES)
 
         def watch(signal: Signal) -> None:
             if isinstance(signal, WokenUp):

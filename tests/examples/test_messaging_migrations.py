@@ -14,7 +14,7 @@ from alembic.config import Config
 
 from examples.messaging.database import upgrade
 from examples.messaging.models import OUTBOX_NAMES
-from outrider.sql import schema
+from outrider.store.schema import migrate as schema
 from tests.examples.serving import ROOT
 from tests.integration.databases import DIALECTS, Database, fresh
 

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from outrider.testing.services import KINDS, ServiceMissing, Services
-from outrider.testing.services.postgres import Postgres
-from outrider.testing.services.programs import Program
+from outrider.testing.services.install.programs import Program
+from outrider.testing.services.servers.postgres import Postgres
 
 _REMEDY = "sudo apt-get install faketime"
 _PROGRAM = Program(service="faketime", names=("faketime",), package="faketime", remedy=_REMEDY)

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from outrider import EventConsumer, EventEnvelope, SqlInbox
+from outrider.consumer.scopes import current_scope
 from outrider.observability.logging import log_signals
 from outrider.ports import EventSource
-from outrider.scopes import current_scope
 
 CONSUME = ("consume", "tests.faults.effects_app:consumer")
 GROUP = "effects"

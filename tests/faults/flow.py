@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outrider.sql.schema import create_all
+from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
 from tests.faults.forked import ForkedRelay
 from tests.faults.log_readers import reader_of
@@ -145,7 +145,7 @@ class Flow:
     async def owners(self) -> list[Owner]:
         return [Owner(lane, name, _uuid(relay)) for lane, name, relay in await self.ask(_OWNERS)]
 
-    async def lanes_of(self, relay: ForkedRelay) -> dict[int, UUID]:
+    async def decode_lanes(self, relay: ForkedRelay) -> dict[int, UUID]:
         """Its lanes, each with the id under which it holds them."""
         held = await self.owners()
         return {o.lane: o.relay for o in held if o.relay and o.name == relay.name}
@@ -178,7 +178,7 @@ class Flow:
         await self.reader.silence()
         rows = [Row(_uuid(r[0]), *r[1:]) for r in await self.ask(_ROWS)]
         versions = {row[0]: row[1] for row in await self.ask("SELECT id, version FROM counters")}
-        verdict = judge(rows, versions, self.writers, self.reader.deliveries)
+        verdict = judge(rows, versions, self.writers, self.reader.delivery_count)
         print(f"OUTRIDER_SEED={SEED}: {verdict}; {self.lost_leases} leases lost")
         unclean = ("Traceback", "Exception ignored", "ResourceWarning", "never retrieved")
         assert not [word for relay in self.relays for word in unclean if word in relay.text]

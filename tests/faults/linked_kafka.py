@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from outrider.testing.services import KINDS, Services
-from outrider.testing.services.kafka import Kafka
 from outrider.testing.services.ports import LOOPBACK, free_ports
+from outrider.testing.services.servers.kafka import Kafka
 
 _KIND = "kafka behind a link"
 

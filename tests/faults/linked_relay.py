@@ -12,9 +12,9 @@ from outrider import OutboxRelay, RelayConfig, open_engine
 from outrider.observability.logging import log_signals
 from outrider.ports import EventPublisher
 from outrider.signals import Signal
-from outrider.sql.links import Links
-from outrider.sql.listening import Ears
-from outrider.sql.postgres import PostgresOutbox
+from outrider.store.postgres.connections import ConnectionPool
+from outrider.store.postgres.notifications import NotificationListener
+from outrider.store.postgres.store import PostgresOutboxStore
 from tests.faults.flow import BATCH
 
 PATIENCE = timedelta(seconds=2)
@@ -22,20 +22,19 @@ COMMAND = ("relay", "tests.faults.linked_relay:relay")
 LONGEST_CALL = "longest call: "
 
 
-class OutboxWithTwoLinks(PostgresOutbox):
+class OutboxWithTwoLinks(PostgresOutboxStore):
     """So that tests can cut the connection for notifications apart from the others."""
 
     def __init__(self, url: str, listen_url: str) -> None:
-        patience = PATIENCE.total_seconds()
-        super().__init__(open_engine(url), deadline=patience)
-        self._listening = Links(open_engine(listen_url), patience)
+        super().__init__(open_engine(url), timeout=PATIENCE)
+        self._listening = ConnectionPool(open_engine(listen_url), PATIENCE)
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         opened = await super().open(wake)
-        if self._ears is not None:
-            await self._ears.close()
-        self._ears = Ears(self._listening, self._channel, wake)
-        await self._ears.open()
+        if self._listener is not None:
+            await self._listener.close()
+        self._listener = NotificationListener(self._listening, self._channel, wake)
+        await self._listener.open()
         return opened
 
     async def close(self) -> None:

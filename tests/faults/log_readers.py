@@ -23,7 +23,7 @@ class LogReader(ABC):
     """As the reader of a queue; it does not survive its broker either: start it after."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.deliveries: list[Delivery] = []
+        self.delivery_count: list[Delivery] = []
         self._ids: set[UUID] = set()
         self._url, self._name = url, name
         self._following: asyncio.Task[None] | None = None
@@ -69,8 +69,8 @@ class LogReader(ABC):
     async def silence(self) -> None:
         """Return when nothing more comes; the last relay has ended before."""
         before = -1
-        while before != len(self.deliveries):
-            before = len(self.deliveries)
+        while before != len(self.delivery_count):
+            before = len(self.delivery_count)
             await asyncio.sleep(0.2)  # what a dead relay's socket still held
             await self.mark()
 
@@ -78,7 +78,7 @@ class LogReader(ABC):
         while True:
             for event_id, aggregate, body in await self.more():
                 delivery = Delivery(UUID(event_id), aggregate, json.loads(body)["n"])
-                self.deliveries.append(delivery)
+                self.delivery_count.append(delivery)
                 self._ids.add(delivery.id)
 
 

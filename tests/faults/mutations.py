@@ -42,12 +42,12 @@ MUTATIONS: Final = {
     "no token check": Mutation(
         (
             Edit(
-                "sql/sqlite_sql.py",
+                "store/sqlite/statements.py",
                 "WHERE sink = :sink AND owner = :relay AND lane = :lane AND token = :token",
                 "WHERE sink = :sink AND lane = :lane",
             ),
             Edit(
-                "sql/postgres_sql.py",
+                "store/postgres/settle_sql.py",
                 "USING (lane, token)\n    WHERE sink = $1 AND owner = $2",
                 "USING (lane)\n    WHERE sink = $1 AND $2::uuid IS NOT NULL",
             ),
@@ -65,7 +65,7 @@ MUTATIONS: Final = {
     "settle before ack": Mutation(
         (
             Edit(
-                "worker.py",
+                "relay/loop.py",
                 "        outcomes = await self._publish(batch)\n",
                 "        await self._settle(batch, [], [])\n"
                 "        outcomes = await self._publish(batch)\n",
@@ -81,7 +81,7 @@ MUTATIONS: Final = {
     "row claims": Mutation(
         (
             Edit(
-                "sql/rows.py",
+                "recording/rows.py",
                 "        key % LANES,\n        key,\n",
                 "        envelope.event_id.int % LANES,\n        envelope.event_id.int % 2**63,\n",
             ),
@@ -97,10 +97,10 @@ MUTATIONS: Final = {
             "::test_claim_gives_the_oldest_in_order_and_only_of_the_lanes_asked_for",
         ),
     ),
-    "cursor instead of state": Mutation(
+    "cursor instead of status": Mutation(
         (
             Edit(
-                "sql/floors.py",
+                "store/postgres/scan_start.py",
                 "        if any(now >= self._rescan_at.get(lane, 0.0) for lane in lanes):\n",
                 "        if False:\n",
             ),
@@ -111,8 +111,8 @@ MUTATIONS: Final = {
         ),
         (f"{_ONE_STORE}::test_event_that_was_committed_late_is_found_although_none_follows",),
     ),
-    "floor without probe": Mutation(
-        (Edit("sql/postgres.py", "        if not unsure:\n", "        if True:\n"),),
+    "scan start without probe": Mutation(
+        (Edit("store/postgres/store.py", "        if not unsure:\n", "        if True:\n"),),
         r"assert \[4\] == \[1, 4\]",
         (),
         (f"{_ONE_STORE}::test_event_that_was_committed_late_comes_before_what_followed_it",),
@@ -120,7 +120,7 @@ MUTATIONS: Final = {
     "attempts counted in an outage": Mutation(
         (
             Edit(
-                "worker.py",
+                "relay/loop.py",
                 "                    return [Unknown(str(error))] * len(batch)\n",
                 "                    return [Refused(str(error))] * len(batch)\n",
             ),
@@ -131,7 +131,7 @@ MUTATIONS: Final = {
     "ack before commit": Mutation(
         (
             Edit(
-                "consumer.py",
+                "consumer/consumer.py",
                 "            async with self._slots:\n",
                 "            await self._source.acknowledge(delivery)\n"
                 "            async with self._slots:\n",
@@ -143,7 +143,7 @@ MUTATIONS: Final = {
     "mark after handle": Mutation(
         (
             Edit(
-                "sql/inbox.py",
+                "consumer/sql_inbox.py",
                 "first = await self._mark(session, envelope.event_id, handler_name)\n"
                 "                with _watched(session):\n"
                 "                    yield first\n"
@@ -184,7 +184,7 @@ MUTATIONS: Final = {
     "unknown treated as success": Mutation(
         (
             Edit(
-                "worker.py",
+                "relay/loop.py",
                 "accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]",
                 "accepted = [event for event, o in pairs if isinstance(o, Accepted | Unknown)]",
             ),
@@ -195,7 +195,7 @@ MUTATIONS: Final = {
     "unknown treated as refusal": Mutation(
         (
             Edit(
-                "worker.py",
+                "relay/loop.py",
                 "for e, o in pairs if isinstance(o, Refused)]",
                 "for e, o in pairs if isinstance(o, Refused | Unknown)]",
             ),
@@ -206,12 +206,12 @@ MUTATIONS: Final = {
     "lease by local clock": Mutation(
         (
             Edit(
-                "sql/postgres.py",
-                "taken = await link.fetch(self._sql.take, self.sink, relay, duration, wanted)",
+                "store/postgres/store.py",
+                "taken = await connection.fetch(self._sql.take, self.sink, relay, duration, wanted)",
                 "from datetime import UTC, datetime\n"
                 "                local = self._sql.take.replace(\n"
                 "                    '< clock_timestamp()', f\"< '{datetime.now(UTC)}'\")\n"
-                "                taken = await link.fetch(local, self.sink, relay, duration, wanted)",
+                "                taken = await connection.fetch(local, self.sink, relay, duration, wanted)",
             ),
         ),
         r"assert 32 == 0",
@@ -221,12 +221,12 @@ MUTATIONS: Final = {
     "renew without token": Mutation(
         (
             Edit(
-                "sql/sqlite_sql.py",
+                "store/sqlite/statements.py",
                 'SET expires_at = {_THEN} WHERE sink = :sink AND owner = :relay"',
                 'SET expires_at = {_THEN}, owner = :relay WHERE sink = :sink"',
             ),
             Edit(
-                "sql/postgres_sql.py",
+                "store/postgres/lease_sql.py",
                 "WHERE sink = $1 AND owner = $2\nRETURNING lane, token",
                 "WHERE sink = $1\nRETURNING lane, token",
             ),
@@ -235,13 +235,13 @@ MUTATIONS: Final = {
         (f"{_STORES}::TestSqliteOutbox::test_stale_relay_changes_nothing",),
         (f"{_STORES}::TestPostgresOutbox::test_stale_relay_changes_nothing",),
     ),
-    "prune that ignores state": Mutation(
+    "deletion that ignores status": Mutation(
         (
             Edit(
-                "sql/sqlite_sql.py",
+                "store/sqlite/statements.py",
                 "        SELECT position, published_at FROM {{outbox}}\n"
-                "        WHERE sink = :sink AND delivery IS NOT NULL\n"
-                "        ORDER BY delivery\n"
+                "        WHERE sink = :sink AND delivery_number IS NOT NULL\n"
+                "        ORDER BY delivery_number\n"
                 "        LIMIT :limit\n"
                 "    ) AS oldest\n"
                 "    WHERE published_at < {_THEN}\n"
@@ -253,10 +253,10 @@ MUTATIONS: Final = {
                 ")\n",
             ),
             Edit(
-                "sql/postgres_sql.py",
+                "store/postgres/maintenance_sql.py",
                 "        SELECT position, published_at FROM {{outbox}}\n"
-                "        WHERE sink = $1 AND delivery IS NOT NULL\n"
-                "        ORDER BY delivery\n"
+                "        WHERE sink = $1 AND delivery_number IS NOT NULL\n"
+                "        ORDER BY delivery_number\n"
                 "        LIMIT $2\n"
                 "    ) AS oldest\n"
                 "    WHERE published_at < clock_timestamp() - $3::interval\n"
@@ -281,7 +281,7 @@ MUTATIONS: Final = {
     "savepoint events kept": Mutation(
         (
             Edit(
-                "sql/session_hook.py",
+                "recording/session_hook.py",
                 "            rows.roll_back_to(scope)\n",
                 "            pass\n",
             ),
@@ -295,9 +295,9 @@ MUTATIONS: Final = {
     "cancel reuses the connection": Mutation(
         (
             Edit(
-                "sql/links.py",
-                "            self.drop(link)\n            if isinstance",
-                "            self._idle.append(link)\n            if isinstance",
+                "store/postgres/connections.py",
+                "            self.abort(connection)\n            if isinstance",
+                "            self._idle.append(connection)\n            if isinstance",
             ),
         ),
         r"assert (\d+) != \1",
@@ -307,7 +307,7 @@ MUTATIONS: Final = {
     "error text stored raw": Mutation(
         (
             Edit(
-                "calls.py",
+                "consumer/handler_runner.py",
                 'said = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""',
                 'said = f": {error}"',
             ),

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outrider import DomainEvent, EventBus
-from outrider.sql.outbox import Outbox
+from outrider.recording.outbox import Outbox
 
 DRIVERS = {
     "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),

@@ -22,7 +22,7 @@ class Reader:
     """Every delivery in the order of arrival. It does not survive its broker: start it after."""
 
     def __init__(self, url: str, queue: str) -> None:
-        self.deliveries: list[Delivery] = []
+        self.delivery_count: list[Delivery] = []
         self._ids: set[UUID] = set()
         self._url, self._queue = url, queue
         self._connection: AbstractConnection | None = None
@@ -53,13 +53,13 @@ class Reader:
         return ids <= self._ids
 
     async def count(self) -> int:
-        return len(self.deliveries)
+        return len(self.delivery_count)
 
     async def silence(self) -> None:
         """Return when nothing more comes: marks of our own arrive with nothing between them."""
         before = -1
-        while before != len(self.deliveries):
-            before = len(self.deliveries)
+        while before != len(self.delivery_count):
+            before = len(self.delivery_count)
             await self.mark()
             await asyncio.sleep(0.2)  # what a dead relay's socket still held
             await self.mark()
@@ -83,5 +83,5 @@ class Reader:
             json.loads(message.body)["n"],
             message.headers.get("ce-replayid"),  # type: ignore[arg-type] # a text, or not there
         )
-        self.deliveries.append(delivery)
+        self.delivery_count.append(delivery)
         self._ids.add(delivery.id)

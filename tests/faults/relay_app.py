@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from outrider import OutboxRelay, SqlOutbox
+from outrider import OutboxRelay, SqlOutboxStore
 from outrider import signals as s
 from outrider.cli.database import database_url
 from outrider.cli.publishers import publisher_of
 from outrider.observability.logging import log_signals
-from outrider.settings import read_settings
-from outrider.sql.engines import open_engine
+from outrider.settings.settings import read_settings
+from outrider.store.engines import open_engine
 
 COMMAND = ("relay", "tests.faults.relay_app:relay")
 STEPS = ("after_claim", "in_publish", "after_publish", "in_settle", "after_settle", "before_lease")
@@ -120,7 +120,7 @@ async def relay() -> AsyncIterator[OutboxRelay]:
     settings, steps = read_settings({}, os.environ), Steps()
     engine = open_engine(database_url(settings.values["database"]))
     sink, park = settings.values["sink"], settings.values["after_failure"]
-    store: Any = SqlOutbox(engine, sink=sink, park=park)
+    store: Any = SqlOutboxStore(engine, sink=sink, park=park)
     publisher: Any = publisher_of(settings)
     # Here relays die so often that three deaths with one event in hand blame nobody.
     config = settings.relay_config(max_crashes=10**6)
@@ -128,7 +128,7 @@ async def relay() -> AsyncIterator[OutboxRelay]:
     store.claim = watched_claim(store.claim, steps)
     store.settle = watched_settle(store.settle, steps)
     store.lease = watched_lease(store.lease, steps)
-    stopping = made._state.stopping.is_set
+    stopping = made._stopping.is_set
     publisher.publish_all = watched_publish(publisher.publish_all, steps, stopping)
     try:
         yield made

@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from outrider.testing.services import Services
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.faults.producer_process import DRIVERS, UNDONE, Base, outbox
 
 KILLS = 300 if os.environ.get("OUTRIDER_FULL") else 25

@@ -13,8 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from outrider.sql import postgres_sql, schema
-from outrider.sql.names import OutboxNames
+from outrider.store.postgres import statements as postgres_sql
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
 from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import fresh_postgres
@@ -35,7 +36,7 @@ ORDER BY n
 """  # noqa: S608
 FEW = FILL.replace(str(PENDING + SETTLED), "5000")
 SETTLE = (
-    "UPDATE outbox SET status = 'published', published_at = now(), delivery = position "
+    "UPDATE outbox SET status = 'published', published_at = now(), delivery_number = position "
     "WHERE status = 'pending' AND position <= %s"
 )
 MODES = ["auto", "force_custom_plan", "force_generic_plan"]
@@ -62,7 +63,7 @@ def plan_of(link: psycopg.Connection[Any], floor: int, mode: str) -> str:
     after it has seen some."""
     link.execute(f"SET plan_cache_mode = {mode}".encode())
     types = "(text, smallint[], bigint[], int, int)"
-    link.execute(f"PREPARE claim {types} AS {postgres_sql.Sql(NAMES).claim}".encode())
+    link.execute(f"PREPARE claim {types} AS {postgres_sql.Statements(NAMES).claim}".encode())
     floors = f"array_fill({floor}::bigint, ARRAY[64])"
     call = f"EXECUTE claim ('default', {LANES}, {floors}, 16, 100)"
     explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {call}"
@@ -118,7 +119,7 @@ def test_plans_hold_though_nothing_was_pending_when_the_table_was_analyzed(
 
         claim = plan_of(link, 0, "force_custom_plan")
         keys, zeros = "ARRAY[1, 2]::bigint[]", "ARRAY[0, 0]::bigint[]"
-        late = postgres_sql.Sql(NAMES).late.replace("$1", keys).replace("$2", zeros)
+        late = postgres_sql.Statements(NAMES).late.replace("$1", keys).replace("$2", zeros)
         found = link.execute(f"EXPLAIN {late.replace('$3', keys)}".encode()).fetchall()
 
     assert "using outbox_waiting" in claim

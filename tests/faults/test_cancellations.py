@@ -22,24 +22,24 @@ from outrider import (
     EventConsumer,
     Outbox,
     OutboxRelay,
-    PublishFailed,
     RelayConfig,
     SqlInbox,
     create_all,
     open_engine,
 )
-from outrider.calls import HandlerCalls
+from outrider.brokers import PublishFailed
+from outrider.consumer.handler_runner import HandlerRunner
 from outrider.ports import EventPublisher
-from outrider.sql.postgres import PostgresOutbox
+from outrider.store.postgres.store import PostgresOutboxStore
 from outrider.testing.conformance.events import events
-from outrider.testing.link import FaultyLink
+from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
 from tests.faults.effects_app import EFFECTS, WriteEffect, prepare_broker
 from tests.faults.flow import FULL, SEED, fresh_database, until
 from tests.faults.linked_relay import publisher_of
 from tests.faults.scoreboard import Scoreboard
-from tests.faults.test_network import Links, link_to
+from tests.faults.test_network import Proxies, link_to
 
 CANCELS = 10_000 if FULL else 300
 AT_ONCE = 5
@@ -62,7 +62,7 @@ class Calls:
     def __init__(self, engine: AsyncEngine, publishers: dict[str, EventPublisher]) -> None:
         self._engine, self._broker, self._outbox = engine, MemoryBroker(), Outbox(wake_up=False)
         self._inbox = SqlInbox(async_sessionmaker(engine))
-        self.store = PostgresOutbox(engine)
+        self.store = PostgresOutboxStore(engine)
         self.kinds: dict[str, Call] = {
             "record": self._record,
             "store": self._store,
@@ -86,18 +86,18 @@ class Calls:
         relay = uuid4()
         lease = await self.store.lease(relay, "cancelled", timedelta(seconds=1))
         batch = await self.store.claim(lease.lanes, 10)
-        await self.store.suspect(relay, lease.lanes, batch)
+        await self.store.adjust_crash_count(relay, lease.lanes, batch)
         await self.store.settle(relay, lease.lanes, batch, [], [])
         await self.store.release(relay, None)
 
     async def _relay(self) -> None:
         quick = RelayConfig(poll_interval=timedelta(milliseconds=10), lease=timedelta(seconds=1))
-        relay = OutboxRelay(PostgresOutbox(self._engine), self._broker.publisher(), quick)
+        relay = OutboxRelay(PostgresOutboxStore(self._engine), self._broker.publisher(), quick)
         async with asyncio.timeout(RUNS_FOR):
             await relay.run()
 
     async def _handle(self) -> None:
-        calls = HandlerCalls(inbox=self._inbox)
+        calls = HandlerRunner(inbox=self._inbox)
         assert not await calls.deliver(self._event().to_envelope(), [WriteEffect()])
 
     async def _consume(self) -> None:
@@ -150,7 +150,7 @@ class Cancels:
 
 
 @pytest.fixture
-async def links(services: Services) -> AsyncIterator[Links]:
+async def links(services: Services) -> AsyncIterator[Proxies]:
     """One to the database and one to each broker, since they know who has not hung up."""
     urls = {kind: getattr(services, kind).url for kind in BROKERS}
     async with AsyncExitStack() as stack:
@@ -160,7 +160,7 @@ async def links(services: Services) -> AsyncIterator[Links]:
         yield found
 
 
-async def brokers(services: Services, links: Links) -> dict[str, EventPublisher]:
+async def brokers(services: Services, links: Proxies) -> dict[str, EventPublisher]:
     made = {}
     for kind in BROKERS:
         url, name = getattr(services, kind).url, f"net{uuid4().hex[:12]}"
@@ -169,7 +169,7 @@ async def brokers(services: Services, links: Links) -> dict[str, EventPublisher]
     return made
 
 
-async def is_quiet(engine: AsyncEngine, watcher: asyncpg.Connection, link: FaultyLink) -> bool:
+async def is_quiet(engine: AsyncEngine, watcher: asyncpg.Connection, link: FaultyProxy) -> bool:
     """Whether there are none but idle connections of the pool; some of those may be closed."""
     pool = cast("QueuePool", engine.pool)
     connections, busy, locks = await watcher.fetchrow(OPEN)
@@ -179,7 +179,7 @@ async def is_quiet(engine: AsyncEngine, watcher: asyncpg.Connection, link: Fault
 
 @pytest.mark.fault("E16", "B10", line="S-7")
 async def test_calls_cancelled_at_random_leave_nothing_behind(
-    services: Services, links: Links, scoreboard: Scoreboard
+    services: Services, links: Proxies, scoreboard: Scoreboard
 ) -> None:
     # given
     url = fresh_database(services)
@@ -207,6 +207,6 @@ async def test_calls_cancelled_at_random_leave_nothing_behind(
     await engine.dispose()
     await watcher.close()
     await until(lambda: not any(link.connections for link in links.values()), "links are free")
-    carried = {task for task in asyncio.all_tasks() if "FaultyLink" in repr(task)}
+    carried = {task for task in asyncio.all_tasks() if "FaultyProxy" in repr(task)}
     await until(lambda: asyncio.all_tasks() - carried <= tasks, "no task is left")
     scoreboard.note("S-7", seed=SEED, faults=cancels.counts.total(), leaked=0)

@@ -18,12 +18,12 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
     create_all,
 )
-from outrider.sql import postgres_sql
-from outrider.sql.engines import open_engine
-from outrider.sql.names import OutboxNames
+from outrider.store.engines import open_engine
+from outrider.store.postgres import statements as postgres_sql
+from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
 from tests.faults.flow import FULL, SEED, flowing, fresh_database, until
 
@@ -58,14 +58,14 @@ async def test_relays_that_come_and_go_leave_no_lane_behind(services: Services) 
             if len(living) > 1 and chance.random() < len(living) / RELAYS:
                 await living.pop(chance.randrange(len(living))).stop()
             else:
-                relay = OutboxRelay(SqlOutbox(engine), bus, OFTEN)
+                relay = OutboxRelay(SqlOutboxStore(engine), bus, OFTEN)
                 await stack.enter_async_context(relay)
                 living.append(relay)
             await record(engine, *(f"a{chance.randrange(50)}" for _ in range(20)))
             recorded += 20
 
         def are_even() -> bool:
-            shares = [len(relay._state.lanes) for relay in living]
+            shares = [len(relay._lanes.tokens) for relay in living]
             return sum(shares) == 64 and max(shares) - min(shares) <= 1
 
         await until(are_even, f"{len(living)} relays have all lanes, evenly")
@@ -83,7 +83,7 @@ async def test_aggregate_that_gets_nearly_everything_holds_up_no_other(services:
     await record(engine, *["hot"] * HOT)
     await record(engine, *(f"a{n}" for n in range(500)))
 
-    async with OutboxRelay(SqlOutbox(engine), bus, CALM):
+    async with OutboxRelay(SqlOutboxStore(engine), bus, CALM):
         await until(lambda: bus.event_count == HOT + 500, "everything has arrived")
     async with engine.connect() as connection:
         other = text(
@@ -106,7 +106,7 @@ async def test_table_does_not_swell_while_events_come_and_are_forgotten(
     # given
     engine, bus = open_engine(fresh_database(services)), InMemoryEventBus()
     await create_all(engine)
-    store, sizes = SqlOutbox(engine), list[int]()
+    store, sizes = SqlOutboxStore(engine), list[int]()
     await store.open(lambda _: None)
     async with engine.begin() as connection:
         waiting = DomainEvent("thing.changed", "thing", "stays", {})
@@ -114,10 +114,10 @@ async def test_table_does_not_swell_while_events_come_and_are_forgotten(
 
     # when
     for number in range(ROUNDS):
-        async with OutboxRelay(SqlOutbox(engine), bus, CALM):
+        async with OutboxRelay(SqlOutboxStore(engine), bus, CALM):
             await record(engine, *(f"a{n % 100}" for n in range(EACH)))
             await until(lambda: bus.event_count == EACH * (number + 1), "it is through")  # noqa: B023
-        while await store.forget(timedelta(0), 500):
+        while await store.delete_published(timedelta(0), 500):
             pass
         sizes.append(await vacuumed_size(engine))
     await store.close()
@@ -171,7 +171,7 @@ async def test_relay_without_file_descriptors_waits_and_goes_on(
 
 @pytest.mark.fault("T3")
 def test_no_statement_of_a_relay_asks_for_the_time_its_transaction_began() -> None:
-    statements = postgres_sql.Sql(OutboxNames())
+    statements = postgres_sql.Statements(OutboxNames())
     texts = [text for text in vars(statements).values() if isinstance(text, str)]
 
     assert any("clock_timestamp()" in text for text in texts)

@@ -25,12 +25,12 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
     create_all,
 )
 from outrider import signals as s
-from outrider.sql import schema
-from outrider.sql.engines import open_engine
+from outrider.store.engines import open_engine
+from outrider.store.schema import migrate as schema
 from outrider.testing.services import Postgres, Services
 from tests.faults.flow import flowing, fresh_database, until
 from tests.faults.scoreboard import Scoreboard
@@ -53,7 +53,9 @@ class Relaying:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.bus, self.signals = InMemoryEventBus(), list[s.Signal]()
-        self.relay = OutboxRelay(SqlOutbox(engine), self.bus, CONFIG, on_signal=self.signals.append)
+        self.relay = OutboxRelay(
+            SqlOutboxStore(engine), self.bus, CONFIG, on_signal=self.signals.append
+        )
 
     def told(self, kind: type) -> int:
         return sum(isinstance(signal, kind) for signal in self.signals)
@@ -305,7 +307,7 @@ async def test_tables_are_brought_up_to_date_while_writers_and_relays_run(
 
         # when: a relay of today is refused by name, then step by step less so
         with pytest.raises(ConfigurationError, match="outrider schema check"):
-            await OutboxRelay(SqlOutbox(flow.engine), InMemoryEventBus()).run()
+            await OutboxRelay(SqlOutboxStore(flow.engine), InMemoryEventBus()).run()
         await written(flow.writers.committed, 50)
         await schema.apply(flow.engine, to=2)
         await flow.start_relays(2)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider.sql.schema import create_all
+from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
 from tests.faults.effects_app import CONSUME, EFFECTS, prepare_broker
 from tests.faults.flow import FULL, SEED, Flow, fresh_database, until

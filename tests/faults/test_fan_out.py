@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutbox, create_all
+from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutboxStore, create_all
 from outrider.brokers.nats import NatsPublisher
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.brokers.redis import RedisPublisher
@@ -71,7 +71,7 @@ async def test_sink_that_is_down_holds_up_nobody_else_and_catches_up(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.dispose)
         for sink, publisher in publishers(services, broker).items():
-            relay = OutboxRelay(SqlOutbox(engine, sink=sink), publisher, CONFIG)
+            relay = OutboxRelay(SqlOutboxStore(engine, sink=sink), publisher, CONFIG)
             await stack.enter_async_context(relay)
 
         # given all three work

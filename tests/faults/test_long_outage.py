@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutbox, create_all
+from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutboxStore, create_all
 from outrider.brokers.redis import RedisPublisher
-from outrider.sql.engines import open_engine
+from outrider.store.engines import open_engine
 from outrider.testing.services import Server, Services
 from tests.faults.flow import FULL
 from tests.faults.scoreboard import Scoreboard
@@ -57,7 +57,7 @@ async def live_through(server: Server, folder: Path) -> tuple[float, int, int]:
     engine, stream = open_engine(f"sqlite:///{folder / 'outbox.db'}"), uuid4().hex
     loop, publisher = asyncio.get_running_loop(), RedisPublisher(server.url, stream=stream)
     await create_all(engine)
-    async with OutboxRelay(SqlOutbox(engine), publisher, RelayConfig()):
+    async with OutboxRelay(SqlOutboxStore(engine), publisher, RelayConfig()):
         await record(engine)
         server.own()
         await asyncio.to_thread(server.kill)

@@ -17,7 +17,7 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
     create_all,
 )
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
@@ -108,7 +108,7 @@ async def test_relay_loses_nothing_and_keeps_order_when_leaders_are_killed(
     # given
     publisher = NatsPublisher(cluster.urls, config=CONFIG)
     await until(lambda: opens(publisher), "the stream is created")
-    relay = OutboxRelay(SqlOutbox(engine), publisher, RelayConfig(batch_size=50))
+    relay = OutboxRelay(SqlOutboxStore(engine), publisher, RelayConfig(batch_size=50))
     writer = Writer(engine)
 
     # when
@@ -139,7 +139,7 @@ async def opens(publisher: NatsPublisher) -> bool:
 
 
 async def is_empty(engine: AsyncEngine) -> bool:
-    return await SqlOutbox(engine).left(1) == 0
+    return await SqlOutboxStore(engine).count_pending(1) == 0
 
 
 async def flows(cluster: NatsCluster) -> None:

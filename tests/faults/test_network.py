@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from outrider.testing.link import FaultyLink
+from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
 from tests.faults import linked_kafka
 from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
@@ -33,23 +33,23 @@ FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (8, 3)
 RELAYS, AGGREGATES = 2, 60
 CONSUME = ("consume", "tests.faults.effects_app:consumer")
 
-Links = dict[str, FaultyLink]
+Proxies = dict[str, FaultyProxy]
 
 pytestmark = pytest.mark.faults
 
 
 @asynccontextmanager
-async def links_to(**urls: str) -> AsyncIterator[Links]:
+async def links_to(**urls: str) -> AsyncIterator[Proxies]:
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(link_to(url)) for name, url in urls.items()}
 
 
-def link_to(url: str, listen: int = 0) -> FaultyLink:
+def link_to(url: str, listen: int = 0) -> FaultyProxy:
     address = urlsplit(url)
-    return FaultyLink(address.hostname or "", address.port or 0, listen=listen)
+    return FaultyProxy(address.hostname or "", address.port or 0, listen=listen)
 
 
-def by_way_of(links: Links, database: str, broker: str) -> dict[str, str]:
+def by_way_of(links: Proxies, database: str, broker: str) -> dict[str, str]:
     return {
         "DATABASE_URL": links["database"].url(database),
         "LISTEN_URL": links["notifications"].url(database),
@@ -69,7 +69,7 @@ def longest_call(flow: Flow) -> float:
     return max(float(said) for each in found for said in each)
 
 
-async def nothing_is_left(services: Services, links: Links, *databases: str) -> None:
+async def nothing_is_left(services: Services, links: Proxies, *databases: str) -> None:
     await until(lambda: not any(link.connections for link in links.values()), "links are free")
     for database in databases:
         await until(lambda: not connections_in(services, database), "no connection is left")  # noqa: B023
@@ -181,7 +181,7 @@ class Counter:
 
 
 @asynccontextmanager
-async def broker_behind_links(services: Services, kind: str) -> AsyncIterator[tuple[str, Links]]:
+async def broker_behind_links(services: Services, kind: str) -> AsyncIterator[tuple[str, Proxies]]:
     """The URL of a broker, and links to it."""
     if kind == "kafka":  # says itself where its clients go, so that there is one link for all
         server = await asyncio.to_thread(linked_kafka.start, services)

@@ -202,17 +202,17 @@ async def test_terminated_relay_settles_what_was_confirmed_and_publishes_nothing
 
 async def terminate_in_mid_batch(flow: Flow) -> int:
     """How many events one relay left when it was asked to end, after some were through."""
-    relay, goal = flow.start_relay(), len(flow.reader.deliveries) + flow.chance.randint(1, 300)
-    await until(lambda: len(flow.reader.deliveries) >= goal, "the relay is in the midst of it")
+    relay, goal = flow.start_relay(), len(flow.reader.delivery_count) + flow.chance.randint(1, 300)
+    await until(lambda: len(flow.reader.delivery_count) >= goal, "the relay is in the midst of it")
     relay.terminate()
     await until(lambda: not relay.is_alive, "the relay ends within its grace time", 25)
     assert relay.exit_code == 0
 
     await flow.reader.mark()
-    unique = {delivery.id for delivery in flow.reader.deliveries}
+    unique = {delivery.id for delivery in flow.reader.delivery_count}
     assert await flow.count("status = 'published'") == len(unique), "confirmed is settled"
     assert {owner.relay for owner in await flow.owners()} == {None}, "a successor need not wait"
-    assert len(unique) == len(flow.reader.deliveries), "nothing came twice"
+    assert len(unique) == len(flow.reader.delivery_count), "nothing came twice"
     return await flow.count("status = 'pending'")
 
 
@@ -222,13 +222,13 @@ async def test_relays_share_the_lanes_evenly_and_inherit_those_of_one_that_leave
     async with flowing(*places, **LONG) as flow:
 
         async def are_even(among: list[ForkedRelay]) -> bool:
-            held = [len(await flow.lanes_of(relay)) for relay in among]
+            held = [len(await flow.decode_lanes(relay)) for relay in among]
             return sum(held) == 64 and max(held) - min(held) <= 1
 
         # given
         relays = await flow.start_relays(3)
         await until(lambda: are_even(relays), "an even share", LEASE)
-        (gone,) = {*(await flow.lanes_of(relays[0])).values()}
+        (gone,) = {*(await flow.decode_lanes(relays[0])).values()}
 
         # when
         relays[0].terminate()

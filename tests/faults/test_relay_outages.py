@@ -13,7 +13,7 @@ import pytest
 from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.testing.services import Postgres, Server, Services
 from outrider.testing.services.keeper import processes_in
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 from tests.faults.flow import (
     BATCH,
     FULL,
@@ -254,7 +254,7 @@ async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
         await flow.reader.silence()
 
         # then
-        arrived = [delivery.id for delivery in flow.reader.deliveries]
+        arrived = [delivery.id for delivery in flow.reader.delivery_count]
         assert len(arrived) == len({*arrived})
         assert not {*arrived} ^ (others | later | goes_on)
         assert [id for id in arrived if id in goes_on] == [*followers][: len(goes_on)]

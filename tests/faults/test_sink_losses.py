@@ -10,11 +10,11 @@ from aiokafka.admin import NewPartitions
 from redis.asyncio import Redis
 from sqlalchemy import text
 
-from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutbox, create_all
+from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutboxStore, create_all
+from outrider.admin.filters import EventFilter
+from outrider.admin.replay import Replay
 from outrider.brokers.redis import RedisPublisher
-from outrider.sql.engines import open_engine
-from outrider.sql.filters import EventFilter
-from outrider.sql.repair import Replay
+from outrider.store.engines import open_engine
 from outrider.testing.services import Services
 from tests.faults.flow import fresh_database, until
 from tests.integration.kafka_topics import (
@@ -62,7 +62,7 @@ async def test_sink_that_lost_everything_gets_it_again_in_order(services: Servic
     config = RelayConfig(poll_interval=timedelta(milliseconds=100))
     async with (
         Redis.from_url(services.redis.url) as redis,
-        OutboxRelay(SqlOutbox(engine), publisher, config),
+        OutboxRelay(SqlOutboxStore(engine), publisher, config),
     ):
 
         async def has_all() -> bool:
@@ -76,7 +76,7 @@ async def test_sink_that_lost_everything_gets_it_again_in_order(services: Servic
         # when
         await redis.delete(stream)
         replay = Replay(engine, who="ada")
-        await replay.run(await replay.begin(EventFilter(state="published")))
+        await replay.run(await replay.begin(EventFilter(status="published")))
 
         # then
         await until(has_all, "all is there again")

@@ -14,9 +14,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider import OutboxNames
-from outrider.sql.rows import insert, row_of
-from outrider.sql.schema import create_all
-from outrider.subscriptions import matches
+from outrider.events.patterns import matches
+from outrider.recording.rows import insert, row_of
+from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
 from tests.faults.flow import FULL, SEED, fresh_database, until
 from tests.integration.stream_server import SiteProcess, happened, outbox
@@ -155,7 +155,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def delivered(engine: AsyncEngine) -> list[Row]:
-    query = "SELECT delivery, event_type, aggregate_id, CAST(payload AS text) FROM outbox"
+    query = "SELECT delivery_number, event_type, aggregate_id, CAST(payload AS text) FROM outbox"
     async with engine.connect() as connection:
         found = await connection.execute(text(f"{query} WHERE delivery IS NOT NULL ORDER BY 1"))
         return [Row(d, kind, a, int("".join(filter(str.isdigit, p)))) for d, kind, a, p in found]
@@ -192,7 +192,7 @@ async def test_killed_clients_see_all_they_want_once_and_in_order(
         wanted = [[row for row in rows if browser.wants(row)] for browser in browsers]
         await until(
             lambda: all(
-                not w or (b.seen[-1:] and b.seen[-1].id >= w[-1].delivery)
+                not w or (b.seen[-1:] and b.seen[-1].id >= w[-1].delivery_number)
                 for b, w in zip(browsers, wanted, strict=True)
             ),
             "everybody has seen the last event",

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from outrider.testing.link import FaultyLink
+from outrider.testing.faulty_proxy import FaultyProxy
 from tests.faults.flow import until
 
-Fault = Callable[[FaultyLink, random.Random], None]
+Fault = Callable[[FaultyProxy, random.Random], None]
 Count = Callable[[], Awaitable[int]]
 
 LONGEST = 4.0
@@ -35,7 +35,7 @@ def a_way(chance: random.Random) -> Any:
 class Weather:
     """Strikes one link at a time, now and then all of them, until so many faults are over."""
 
-    def __init__(self, links: Mapping[str, FaultyLink], seed: int) -> None:
+    def __init__(self, links: Mapping[str, FaultyProxy], seed: int) -> None:
         self.struck: Counter[str] = Counter()
         self.recoveries: list[float] = []
         """Seconds from the end of each fault to the next event that arrived."""
@@ -78,7 +78,7 @@ class Weather:
             link.heal()
             await asyncio.sleep(self._chance.uniform(0, 0.1))
 
-    def _in_some_order(self) -> Sequence[FaultyLink]:
+    def _in_some_order(self) -> Sequence[FaultyProxy]:
         return self._chance.sample([*self._links.values()], len(self._links))
 
     async def _clears_up(self, what: str, arrived: Count) -> None:

@@ -13,12 +13,12 @@ from nats.aio.msg import Msg
 from outrider import EventEnvelope
 from outrider.brokers.kafka.source import _delivery as kafka_delivery
 from outrider.brokers.nats.messages import from_message
+from outrider.brokers.rabbitmq.amqp.wire import Wire
 from outrider.brokers.rabbitmq.received import Message, delivery_of, message_of
-from outrider.brokers.rabbitmq.wire import Wire
 from outrider.brokers.redis.messages import to_delivery
-from outrider.cloudevents import from_attributes, from_structured
-from outrider.codec import deserialize_event
 from outrider.errors import DecodeError, InvalidEvent
+from outrider.events.cloudevents import from_attributes, from_structured
+from outrider.events.codec import deserialize_event
 from outrider.ports import Delivery
 from tests.unit import shop
 

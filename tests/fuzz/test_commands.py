@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.cli.app import app
-from outrider.sql.schema import create_all
+from outrider.store.schema.migrate import create_all
 from tests.fuzz.budget import fuzz, hostile_text
 from tests.integration.pages import event, fail, record
 

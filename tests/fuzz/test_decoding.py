@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 from pamqp.frame import marshal
 
-from outrider.brokers.rabbitmq.properties import HEADERS, text, write_header, write_table
+from outrider.brokers.rabbitmq.amqp.properties import HEADERS, text, write_header, write_table
 from tests.fuzz import decoders
 from tests.fuzz.budget import fuzz, hostile_text
 

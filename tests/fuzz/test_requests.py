@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from starlette.applications import Starlette
 
-from outrider.brokers.stream import StreamConfig, StreamManager
+from outrider.admin.filters import STATUSES, EventFilter
 from outrider.dashboard import dashboard
 from outrider.integrations.starlette import stream_route
-from outrider.sql.delivered import SqlDelivered
-from outrider.sql.filters import STATES, EventFilter
-from outrider.sql.schema import create_all
+from outrider.store.schema.migrate import create_all
+from outrider.stream import StreamConfig, StreamManager
+from outrider.stream.delivered import SqlDeliveredEvents
 from tests.fuzz.budget import fuzz, hostile_text
 from tests.integration.pages import event, living, record, run
 
@@ -34,7 +34,7 @@ WELCOME = (
 )
 
 numbers = st.integers(-(2**70), 2**70).map(str)
-values = hostile_text | numbers | st.sampled_from(["order.*", "*", "2026-01-31T12:00Z", *STATES])
+values = hostile_text | numbers | st.sampled_from(["order.*", "*", "2026-01-31T12:00Z", *STATUSES])
 names = st.sampled_from(
     [
         *EventFilter.__dataclass_fields__,
@@ -43,7 +43,7 @@ names = st.sampled_from(
             "limit",
             "from",
             "last_event_id",
-            "type",
+            "event_type",
             "aggregate_type",
             "count",
             "expected",
@@ -114,8 +114,10 @@ async def filled(folder: Path) -> AsyncIterator[tuple[AsyncEngine, UUID]]:
     await create_all(engine)
     events = [event(str(n), f"thing.{n % 3}") for n in range(60)]
     await record(engine, *events)
-    await run(engine, "UPDATE outbox SET status = 'published', delivery = position")
-    await run(engine, "INSERT INTO outbox_sinks (sink, delivered) VALUES ('default', 60)")
+    await run(engine, "UPDATE outbox SET status = 'published', delivery_number = position")
+    await run(
+        engine, "INSERT INTO outbox_sinks (sink, last_delivery_number) VALUES ('default', 60)"
+    )
     yield engine, events[0].event_id
     await engine.dispose()
 
@@ -137,7 +139,7 @@ def test_any_request_to_the_stream_is_answered_or_refused(tmp_path: Path) -> Non
     async def open_stream(stack: AsyncExitStack) -> Starlette:
         engine, _ = await stack.enter_async_context(filled(tmp_path))
         config = StreamConfig(keep_alive=timedelta(milliseconds=1), on_signals=False)
-        manager = StreamManager(SqlDelivered(engine, sink="default"), config)
+        manager = StreamManager(SqlDeliveredEvents(engine, sink="default"), config)
         await stack.enter_async_context(manager)
         return Starlette(routes=[stream_route(manager, authorize=lambda _: True)])
 

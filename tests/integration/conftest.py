@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Column, MetaData, String, Table, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outrider.sql.outbox import Outbox
-from outrider.sql.tables import OutboxTables
+from outrider.recording.outbox import Outbox
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 
 _numbers = count()

@@ -15,7 +15,7 @@ from faststream.redis import RedisBroker, StreamSub
 from redis.asyncio import Redis
 
 from outrider import EventEnvelope
-from outrider.cloudevents import to_attributes
+from outrider.events.cloudevents import to_attributes
 from outrider.testing.services import Services
 from tests.integration.rabbitmq_queues import publishing, unique
 

@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outrider import DomainEvent, EventEnvelope, Handlers
-from outrider.calls import Failure, HandlerCalls
+from outrider.consumer.handler_runner import Failure, HandlerRunner
+from outrider.consumer.scopes import GivenScope, Scope
+from outrider.consumer.sql_inbox import SqlInbox
 from outrider.ports import EventHandler, Inbox
-from outrider.scopes import GivenScope, Scope
-from outrider.sql.inbox import SqlInbox
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema.tables import OutboxTables
 
 
 class Base(DeclarativeBase): ...
@@ -79,7 +79,7 @@ class Shop:
         self, envelope: EventEnvelope, work: Work = invoice, **settings: Any
     ) -> Failure | None:
         """As a consumer does, with a memory of its own each time."""
-        calls = HandlerCalls(**{"inbox": self.inbox} | settings)
+        calls = HandlerRunner(**{"inbox": self.inbox} | settings)
         async with asyncio.timeout(60):
             failures = await calls.deliver(envelope, [handler_of(work)])
         return failures[0] if failures else None

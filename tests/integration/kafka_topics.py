@@ -12,9 +12,10 @@ from uuid import uuid4
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from outrider import EventEnvelope, EventId, PublishFailed
+from outrider import EventEnvelope, EventId
+from outrider.brokers import PublishFailed
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
-from outrider.ports import ACCEPTED, Outcome
+from outrider.outcomes import ACCEPTED, Outcome
 
 ONE = KafkaConfig(partitions=1)
 FOUR = KafkaConfig(partitions=4)

@@ -18,9 +18,10 @@ from nats.aio.client import Client
 from nats.errors import Error
 from nats.js import JetStreamContext
 
-from outrider import EventEnvelope, EventId, PublishFailed
+from outrider import EventEnvelope, EventId
+from outrider.brokers import PublishFailed
 from outrider.brokers.nats import NatsPublisher
-from outrider.ports import ACCEPTED, Outcome
+from outrider.outcomes import ACCEPTED, Outcome
 from outrider.testing.services import Nats, Server, Services
 
 PASSWORD: Final = "p@ss,/:w"

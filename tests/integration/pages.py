@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from outrider import DomainEvent, EventEnvelope, Outbox
-from outrider.context import handling
 from outrider.dashboard import dashboard
+from outrider.events.context import handling
 
 outbox = Outbox(wake_up=False)
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}

@@ -12,7 +12,8 @@ from uuid import uuid4
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from outrider import EventEnvelope, EventId, PublishFailed
+from outrider import EventEnvelope, EventId
+from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import (
     Binding,
     Queue,
@@ -20,9 +21,9 @@ from outrider.brokers.rabbitmq import (
     RabbitMQPublisher,
     Topology,
 )
-from outrider.ports import ACCEPTED, Accepted, Outcome
+from outrider.outcomes import ACCEPTED, Accepted, Outcome
 from outrider.testing.services import Server
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers.server import wait_until
 
 
 def event(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outrider.cli.publishers import publisher_of
 from outrider.ports import EventPublisher
-from outrider.settings import read_settings
+from outrider.settings.settings import read_settings
 
 
 def publisher_from(url: str, destination: str) -> EventPublisher:

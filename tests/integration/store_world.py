@@ -17,14 +17,16 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from outrider import DomainEvent, Outbox
-from outrider.ports import ClaimedEvent, OutboxStore, RefusedEvent
-from outrider.sql.filters import EventFilter
-from outrider.sql.floors import Floors
-from outrider.sql.postgres import PostgresOutbox
-from outrider.sql.repair import OutboxRepair
-from outrider.sql.rows import LANES, aggregate_key, insert, row_of
-from outrider.sql.sqlite import SqliteOutbox
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider.admin.filters import EventFilter
+from outrider.admin.repair import OutboxRepair
+from outrider.lanes import LANES, aggregate_key
+from outrider.outcomes import ClaimedEvent, RefusedEvent
+from outrider.ports import RelayStore
+from outrider.recording.rows import insert, row_of
+from outrider.store.postgres.scan_start import ScanStart
+from outrider.store.postgres.store import PostgresOutboxStore
+from outrider.store.sqlite.store import SqliteOutboxStore
+from outrider.testing.memory_store import MemoryOutboxStore
 
 Rows = Mapping[UUID, Mapping[str, Any]]
 End = Literal["commit", "rollback"]
@@ -60,7 +62,7 @@ def event_of(aggregate: int) -> DomainEvent:
 class Relay:
     """What a relay knows; `tokens` are those of the batch in its hand."""
 
-    store: OutboxStore
+    store: RelayStore
     id: UUID = field(default_factory=uuid4)
     lanes: dict[int, int] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
@@ -205,11 +207,11 @@ class World(ABC):
                     self.out_of_order.add(id)
         relay.hand, relay.outcomes, relay.tokens = [], [], {}
 
-    async def suspect(self, relay: Relay) -> None:
+    async def adjust_crash_count(self, relay: Relay) -> None:
         before, held = await self.rows(), await self._held(relay)
-        await relay.store.suspect(relay.id, relay.tokens, relay.hand)
-        await relay.store.suspect(relay.id, relay.tokens, relay.hand, -1)
-        await relay.store.suspect(relay.id, relay.tokens, relay.hand)
+        await relay.store.adjust_crash_count(relay.id, relay.tokens, relay.hand)
+        await relay.store.adjust_crash_count(relay.id, relay.tokens, relay.hand, -1)
+        await relay.store.adjust_crash_count(relay.id, relay.tokens, relay.hand)
         may = {e.envelope.event_id for e in relay.hand if e.lane in held}
         self._only(before, await self.rows(), may)
 
@@ -232,7 +234,7 @@ class World(ABC):
     async def forget(self, limit: int) -> None:
         before = await self.rows()
         await self._age()
-        removed = await self.relays[0].store.forget(timedelta(days=1), limit)
+        removed = await self.relays[0].store.delete_published(timedelta(days=1), limit)
         gone = before.keys() - (await self.rows()).keys()
         assert len(gone) == removed <= limit
         assert {before[id]["status"] for id in gone} <= {"published"}
@@ -290,9 +292,9 @@ class SqlWorld(World):
 
     def _relay(self) -> Relay:
         if self.commits_late:
-            floors = Floors(lambda: self.now)
-            return Relay(PostgresOutbox(self._engine, park=self.park, floors=floors))
-        return Relay(SqliteOutbox(self._engine, park=self.park))
+            floors = ScanStart(lambda: self.now)
+            return Relay(PostgresOutboxStore(self._engine, park=self.park, scan_start=floors))
+        return Relay(SqliteOutboxStore(self._engine, park=self.park))
 
     async def rows(self) -> Rows:
         async with self._engine.connect() as connection:
@@ -350,7 +352,7 @@ class SqlWorld(World):
         )
 
     async def _repair(self, action: Repair) -> int:
-        changed = getattr(OutboxRepair(self._engine), action)(EventFilter(state="failed"))
+        changed = getattr(OutboxRepair(self._engine), action)(EventFilter(status="failed"))
         return int(await changed)
 
     async def close(self) -> None:
@@ -370,7 +372,7 @@ class MemoryWorld(World):
 
     def __init__(self, *, park: bool) -> None:
         self._time = datetime(2026, 1, 1, tzinfo=UTC)
-        self._outbox = MemoryOutbox(park=park, clock=lambda: self._time)
+        self._outbox = MemoryOutboxStore(park=park, clock=lambda: self._time)
         super().__init__(park=park)
 
     def _relay(self) -> Relay:

@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutbox
-from outrider.brokers.stream import StreamConfig, StreamManager, StreamPublisher
+from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.integrations.starlette import stream_route
-from outrider.sql.delivered import SqlDelivered
+from outrider.stream import StreamConfig, StreamManager, StreamPublisher
+from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services.ports import free_ports
 from tests.sse import PATIENCE, Client
 
@@ -34,7 +34,7 @@ def anybody(request: Request) -> bool:
 
 
 def relay_for(engine: AsyncEngine, config: RelayConfig = RELAY) -> OutboxRelay:
-    store = SqlOutbox(engine, sink="stream", announce=True)
+    store = SqlOutboxStore(engine, sink="stream", announce=True)
     return OutboxRelay(store, StreamPublisher(), config)
 
 
@@ -89,7 +89,7 @@ async def site(
     async with AsyncExitStack() as stack:
         if relay is not None:
             await stack.enter_async_context(relay_for(engine, relay))
-        manager = StreamManager(SqlDelivered(engine), config)
+        manager = StreamManager(SqlDeliveredEvents(engine), config)
         await stack.enter_async_context(manager)
         app = Starlette(routes=[stream_route(manager, authorize=authorize)])
         (port,) = free_ports(1)
@@ -156,7 +156,7 @@ class SiteProcess:
 def app_of_process() -> Starlette:
     engine = create_async_engine(os.environ["STREAM_DATABASE"])
     config = StreamConfig(window=int(os.environ["STREAM_WINDOW"]))
-    manager = StreamManager(SqlDelivered(engine), config)
+    manager = StreamManager(SqlDeliveredEvents(engine), config)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -15,9 +15,9 @@ from alembic.util import CommandError
 from sqlalchemy import Column, Integer, MetaData, Table
 
 from outrider.integrations.alembic import include_object
-from outrider.sql import schema
-from outrider.sql.names import OutboxNames
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, insert, pipe
 
@@ -193,7 +193,7 @@ def test_rows_survive_the_next_revision_and_the_way_back(app: Application) -> No
     command.upgrade(app.config, "head")
 
     # then
-    assert app.database.run("SELECT position, delivery FROM outbox") == [(1, None)]
+    assert app.database.run("SELECT position, delivery_number FROM outbox") == [(1, None)]
 
     # when
     command.downgrade(app.config, "r1")

@@ -29,21 +29,21 @@ from outrider import (
     OutboxRelay,
     RelayConfig,
     SqlInbox,
-    SqlOutbox,
+    SqlOutboxStore,
 )
 from outrider import signals as s
 from outrider.brokers.in_process import InProcessPublisher
-from outrider.brokers.stream import StreamManager, StreamPublisher
 from outrider.cli.app import app
 from outrider.cli.publishers import publisher_of
-from outrider.context import event_context, trace_events_with
+from outrider.events.context import event_context, trace_events_with
 from outrider.observability.logging import EventFormatter, RedactingFilter, log_signals
 from outrider.observability.opentelemetry import TracedPublisher, trace_recording, traced
 from outrider.observability.prometheus import PrometheusMetrics
 from outrider.ports import EventPublisher
-from outrider.settings import read_settings
-from outrider.sql.delivered import SqlDelivered
-from outrider.sql.schema import create_all
+from outrider.settings.settings import read_settings
+from outrider.store.schema.migrate import create_all
+from outrider.stream import StreamManager, StreamPublisher
+from outrider.stream.delivered import SqlDeliveredEvents
 from tests.faults.effects_app import source_of
 from tests.faults.flow import FULL, until
 from tests.faults.scoreboard import Scoreboard
@@ -64,7 +64,7 @@ PAGES = (
 )
 
 
-class Ears(logging.Handler):
+class NotificationListener(logging.Handler):
     """Hears all loggers at DEBUG, and writes down whole records: text, extras, traceback."""
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ class Ears(logging.Handler):
 
 
 @pytest.fixture
-def ears() -> Iterator[Ears]:
-    ears, root = Ears(), logging.getLogger()
+def ears() -> Iterator[NotificationListener]:
+    ears, root = NotificationListener(), logging.getLogger()
     level = root.level
     root.addHandler(ears)
     root.setLevel(logging.DEBUG)
@@ -108,7 +108,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 async def database(
-    request: pytest.FixtureRequest, ears: Ears, tmp_path: Path
+    request: pytest.FixtureRequest, ears: NotificationListener, tmp_path: Path
 ) -> AsyncIterator[AsyncEngine]:
     """Whose URL has a password; every message of every driver is heard from the beginning."""
     if request.param == "sqlite":
@@ -133,7 +133,9 @@ class Fails:
 
 
 class Journey:
-    def __init__(self, engine: AsyncEngine, ears: Ears, spans: InMemorySpanExporter) -> None:
+    def __init__(
+        self, engine: AsyncEngine, ears: NotificationListener, spans: InMemorySpanExporter
+    ) -> None:
         self.engine, self.ears, self.tracer = engine, ears, spans.tracer  # type: ignore[attr-defined]
         self.registry = CollectorRegistry()
         self._count = PrometheusMetrics(self.registry).on_signal
@@ -152,7 +154,7 @@ class Journey:
 
     async def relay(self, publisher: EventPublisher, **options: Any) -> None:
         """Until the event is delivered, or has failed."""
-        store = SqlOutbox(self.engine, **options)
+        store = SqlOutboxStore(self.engine, **options)
         config = RelayConfig(retry=ONCE, poll_interval=timedelta(milliseconds=50))
         sink = TracedPublisher(publisher, tracer=self.tracer)
         async with OutboxRelay(store, sink, config, on_signal=self.on_signal):
@@ -167,7 +169,7 @@ class Journey:
         inbox = SqlInbox(async_sessionmaker(self.engine))
         options: dict[str, Any] = {"inbox": inbox, "on_signal": self.on_signal}
         async with EventConsumer(source, handlers, ConsumerConfig(retry=ONCE), **options):
-            await until(lambda: self.has(s.EventSetAside), "it is set aside")
+            await until(lambda: self.has(s.EventDeadLettered), "it is set aside")
         self.said.append(repr(source) + str(source))
 
     def has(self, *kinds: type) -> bool:
@@ -227,7 +229,7 @@ async def travel(journey: Journey, sink: str, request: pytest.FixtureRequest) ->
         return None
     if sink == "stream":
         await journey.relay(StreamPublisher(), announce=True)
-        async with StreamManager(SqlDelivered(journey.engine, sink="default")) as manager:
+        async with StreamManager(SqlDeliveredEvents(journey.engine, sink="default")) as manager:
             stream = manager.connect(since="start")
             seen = b""
             async for chunk in stream:
@@ -267,7 +269,7 @@ def where_it_leaks(words: list[str], places: dict[object, str]) -> list[tuple[ob
 async def test_secrets_stay_where_they_belong_and_every_line_names_its_request(
     database: AsyncEngine,
     sink: str,
-    ears: Ears,
+    ears: NotificationListener,
     spans: InMemorySpanExporter,
     request: pytest.FixtureRequest,
     scoreboard: Scoreboard,

@@ -14,11 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from outrider import EventMetadata, InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import EventMetadata, InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
+from outrider.admin.summaries import SinkSummary
 from outrider.dashboard import app as page_module
 from outrider.dashboard import dashboard
 from outrider.dashboard.samples import Sampler
-from outrider.sql.seen import SinkState
 from tests.integration.pages import (
     JSON,
     SAME_SITE,
@@ -53,8 +53,8 @@ async def test_overview_names_sinks_that_have_no_relay_yet(database: AsyncEngine
         shown = (await page.get("/")).text
         [sink] = (await page.get("/", headers=JSON)).json()["sinks"]
 
-    assert (sink["state"]["pending"], sink["state"]["failed"], sink["relays"]) == (2, 1, 0)
-    assert "/events?sink=default&amp;state=pending" in shown
+    assert (sink["summary"]["pending"], sink["summary"]["failed"], sink["relays"]) == (2, 1, 0)
+    assert "/events?sink=default&amp;status=pending" in shown
 
 
 async def test_every_screen_is_there_for_programs_too(database: AsyncEngine) -> None:
@@ -72,8 +72,8 @@ async def test_filter_in_the_url_narrows_the_list(database: AsyncEngine) -> None
     await record(database, event("a"), event("a", "other.made"), event("b"))
 
     async with page_of(database) as page:
-        found = await page.get("/api/events", params={"type": "thing.*", "aggregate_id": "a"})
-        shown = await page.get("/events", params={"type": "thing.*", "aggregate_id": "a"})
+        found = await page.get("/api/events", params={"event_type": "thing.*", "aggregate_id": "a"})
+        shown = await page.get("/events", params={"event_type": "thing.*", "aggregate_id": "a"})
 
     assert [line["aggregate_id"] for line in found.json()["events"]] == ["a"]
     assert "other.made" not in shown.text
@@ -82,7 +82,7 @@ async def test_filter_in_the_url_narrows_the_list(database: AsyncEngine) -> None
 
 async def test_pages_lead_to_the_oldest_event_and_keep_the_filter(database: AsyncEngine) -> None:
     await record(database, *(event(f"a{n}") for n in range(7)))
-    path, seen = "/events?type=thing.*&limit=3", []
+    path, seen = "/events?event_type=thing.*&limit=3", []
 
     async with page_of(database) as page:
         while path:
@@ -107,14 +107,14 @@ async def test_event_tells_its_story(database: AsyncEngine) -> None:
         story = (await page.get(f"/api/events/{cause.event_id}")).json()
         caused = (await page.get(f"/api/events/{cause.event_id}/caused")).json()
         [node] = caused["caused"]
-        led = (await page.get(f"/api/events/{node['event']['id']}/caused")).json()
-        failed = (await page.get(f"/events/{node['event']['id']}")).text
+        led = (await page.get(f"/api/events/{node['event']['event_id']}/caused")).json()
+        failed = (await page.get(f"/events/{node['event']['event_id']}")).text
         tree = (await page.get(f"/events/{cause.event_id}/caused")).text
 
     assert [step["what"] for step in story["timeline"]] == ["happened", "recorded", "handled"]
-    assert [line["type"] for line in story["neighbours"]] == ["thing.changed", "cause.again"]
-    assert node["event"]["type"] == "effect.made"
-    assert [line["id"] for line in led["causes"]] == [str(cause.event_id)]
+    assert [line["event_type"] for line in story["neighbours"]] == ["thing.changed", "cause.again"]
+    assert node["event"]["event_type"] == "effect.made"
+    assert [line["event_id"] for line in led["causes"]] == [str(cause.event_id)]
     assert "PublishRefused: too large" in failed
     assert "effect.made" in tree
 
@@ -135,7 +135,10 @@ async def test_failed_events_are_retried_by_group_after_the_impact_was_named(
         audit = (await page.get("/api/audit")).json()["actions"]
         shown = (await page.get(done.headers["location"])).text
 
-    assert [(g["group"]["type"], g["group"]["events"]) for g in groups] == [("t.0", 3), ("t.1", 2)]
+    assert [(g["group"]["event_type"], g["group"]["events"]) for g in groups] == [
+        ("t.0", 3),
+        ("t.1", 2),
+    ]
     assert "Retry 3 events?" in question.text
     assert done.status_code == 303
     assert await states(database) == {"pending": 3, "failed": 2}
@@ -160,7 +163,7 @@ async def test_nothing_is_done_if_the_number_has_changed(database: AsyncEngine) 
 
     async with page_of(database) as page:
         for expected, status in (("1", 409), ("", 400), ("many", 400), ("9" * 30, 400)):
-            form = {"type": "t.0", "expected": expected}
+            form = {"event_type": "t.0", "expected": expected}
             answer = await page.post("/actions/retry", data=form, headers=SAME_SITE)
             assert answer.status_code == status, expected
 
@@ -170,7 +173,7 @@ async def test_nothing_is_done_if_the_number_has_changed(database: AsyncEngine) 
 async def test_relays_lanes_and_blocked_aggregates_are_shown(database: AsyncEngine) -> None:
     await record(database, event("stuck"))
     await run(database, "UPDATE outbox SET next_retry_at = '2999-01-01 00:00:00' WHERE 1 = 1")
-    relay = OutboxRelay(SqlOutbox(database), InMemoryEventBus(), RelayConfig(name="r-1"))
+    relay = OutboxRelay(SqlOutboxStore(database), InMemoryEventBus(), RelayConfig(name="r-1"))
 
     async with page_of(database) as page, relay, asyncio.timeout(30):
         while not (facts := (await page.get("/api/relays")).json())["lanes"]:  # noqa: ASYNC110
@@ -234,7 +237,7 @@ async def test_links_follow_the_place_where_it_is_mounted(database: AsyncEngine)
             for link in set(links) - {"#main"}:
                 reached = await page.get(link.replace("&amp;", "&"))
                 assert reached.status_code == 200, link
-        form = {"expected": "1", "state": "failed"}
+        form = {"expected": "1", "status": "failed"}
         done = await page.post("/ops/outbox/actions/retry", data=form, headers=SAME_SITE)
 
     assert done.headers["location"] == "/ops/outbox/audit"
@@ -252,7 +255,7 @@ async def test_unknown_things_are_not_found(database: AsyncEngine) -> None:
 
 
 async def test_lost_database_is_said_without_details() -> None:
-    from outrider.sql.engines import open_engine
+    from outrider.store.engines import open_engine
 
     engine = open_engine("postgresql://ada:canary-9@127.0.0.1:1/none")
 
@@ -268,12 +271,12 @@ async def test_samples_are_taken_only_while_somebody_looks() -> None:
     looked = asyncio.Event()
     deliveries = iter(range(0, 1_000_000, 50))
 
-    async def look() -> list[SinkState]:
+    async def look() -> list[SinkSummary]:
         looked.set()
         return [
-            SinkState(
+            SinkSummary(
                 sink="s", pending=7, estimated=False, retrying=0, failed=0,
-                oldest=timedelta(0), rate=0.0, delivered=next(deliveries),
+                oldest=timedelta(0), rate=0.0, last_delivery_number=next(deliveries),
             )
         ]  # fmt: skip
 

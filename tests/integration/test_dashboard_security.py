@@ -19,16 +19,16 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
 from outrider import ConfigurationError
-from outrider.cli.dashboard import dashboard as command
-from outrider.cli.dashboard import page as standalone
+from outrider.admin.filters import EventFilter
+from outrider.cli.commands.dashboard import dashboard as command
+from outrider.cli.commands.dashboard import page as standalone
 from outrider.dashboard import dashboard
-from outrider.sql.filters import EventFilter
-from outrider.sql.names import OutboxNames
+from outrider.store.schema.names import OutboxNames
 from tests.integration.hostile import SCRIPTS, VALUES
 from tests.integration.pages import SAME_SITE, client_of, event, page_of, record, run, states
 
 ID = "0195d0a2-0000-7000-8000-000000000001"
-FORM = {"state": "failed", "expected": "1"}
+FORM = {"status": "failed", "expected": "1"}
 
 
 def requests_of(app: Starlette) -> Iterator[tuple[str, str]]:
@@ -225,7 +225,9 @@ async def test_hostile_text_in_every_column_is_shown_as_text(database: AsyncEngi
         shown += [await page.get(f"/events/{one.event_id}") for one in made]
         shown += [await page.get("/audit")]
         shown += [await page.get("/events", params={"error": script}) for script in SCRIPTS]
-        shown += [await page.get("/actions/retry", params={"type": "t.0", "error": SCRIPTS[0]})]
+        shown += [
+            await page.get("/actions/retry", params={"event_type": "t.0", "error": SCRIPTS[0]})
+        ]
 
     ours = re.compile(r"<script src=\"/static/[\w.]+\" defer></script>")
     for answer in shown:
@@ -260,7 +262,7 @@ async def test_injection_in_filters_finds_nothing_and_breaks_nothing(
                 harmless |= name in ("before", "limit")
                 assert harmless or not answer.json().get("events"), (name, value)
         for value in VALUES:
-            asked = await page.get("/api/actions/retry", params={"type": value})
+            asked = await page.get("/api/actions/retry", params={"event_type": value})
             assert asked.status_code == 400 or asked.json()["events"] == 0, value
 
     assert await states(database) == {"failed": 1}
@@ -277,7 +279,7 @@ async def test_no_file_outside_of_static_is_served(database: AsyncEngine) -> Non
 
 async def test_too_much_text_in_a_post_is_refused(database: AsyncEngine) -> None:
     async with page_of(database) as page:
-        long = {"type": "x" * 100_000, "expected": "1"}
+        long = {"event_type": "x" * 100_000, "expected": "1"}
         many = {str(n): "x" for n in range(100)}
         answers = [
             await page.post("/actions/retry", data=form, headers=SAME_SITE) for form in (long, many)

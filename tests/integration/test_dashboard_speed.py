@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outrider.sql import schema
-from outrider.sql.names import OutboxNames
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 from tests.integration.pages import page_of
@@ -26,7 +26,8 @@ ROWS = 5_000_000 if os.environ.get("OUTRIDER_FULL") else 400_000
 MOST_PAGES = 60_000 if os.environ.get("OUTRIDER_FULL") else 15_000
 FILL = """
 INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id, payload,
-    metadata, occurred_at, created_at, status, delivery, published_at, next_retry_at, last_error)
+    metadata, occurred_at, created_at, status, delivery_number, published_at, next_retry_at,
+    last_error)
 SELECT gen_random_uuid(), (key % 64 + 64) % 64, key, 'thing.' || n % 20, 'thing', a::text,
     jsonb_build_object('note', repeat('x', 200)),
     jsonb_build_object('correlation_id', md5(n::text), 'causation_id', gen_random_uuid()),
@@ -45,23 +46,23 @@ PAGES = [
     "/",
     "/events",
     "/events?before={middle}",
-    "/events?state=pending",
-    "/events?state=pending&sink=default&type=thing.3",
-    "/events?state=retrying",
-    "/events?state=failed",
-    "/events?state=failed&type=thing.7&error=Error3",
-    "/events?state=failed&type=none.such",
-    "/events?state=failed&sink=none",
-    "/events?state=retrying&type=none.such",
-    "/events?state=pending&type=none.such",
-    "/events?state=pending&until=2000-01-01T00:00:00Z",
-    "/events?state=pending&before={middle}",
-    "/events?state=published",
-    "/events?state=discarded",
-    "/events?type=thing.*",
-    "/events?type=none.such",
+    "/events?status=pending",
+    "/events?status=pending&sink=default&event_type=thing.3",
+    "/events?status=retrying",
+    "/events?status=failed",
+    "/events?status=failed&event_type=thing.7&error=Error3",
+    "/events?status=failed&event_type=none.such",
+    "/events?status=failed&sink=none",
+    "/events?status=retrying&event_type=none.such",
+    "/events?status=pending&event_type=none.such",
+    "/events?status=pending&until=2000-01-01T00:00:00Z",
+    "/events?status=pending&before={middle}",
+    "/events?status=published",
+    "/events?status=discarded",
+    "/events?event_type=thing.*",
+    "/events?event_type=none.such",
     "/events?sink=default&aggregate_type=thing&aggregate_id=77",
-    "/events?sink=default&aggregate_type=thing&aggregate_id=77&state=pending",
+    "/events?sink=default&aggregate_type=thing&aggregate_id=77&status=pending",
     "/events?id={id}",
     "/events?until=2000-01-01T00:00:00Z",
     "/events/{id}",

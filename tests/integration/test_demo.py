@@ -20,8 +20,8 @@ from playwright.async_api import expect
 
 from outrider.cli.app import app
 from outrider.demo.story import Summary
-from outrider.testing.services import postgres, rabbitmq
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.servers import postgres, rabbitmq
+from outrider.testing.services.servers.server import wait_until
 from tests.browser.browsing import PHONE, browser, watched
 
 PATIENCE = 90.0
@@ -149,12 +149,12 @@ def test_poisoned_event_fails_alone_and_arrives_once_it_is_repaired(page: Page) 
     failed = page.wait(lambda state: state["counts"]["failed"] > 0)
     other = page.send()
     passed_by = page.streamed(other)
-    poison = page.http.get("/outbox/api/events", params={"state": "failed"}).json()["events"][0]
+    poison = page.http.get("/outbox/api/events", params={"status": "failed"}).json()["events"][0]
     page.press("repair")
 
     assert passed_by == ["group_message.created"]
-    assert failed["poisons"][-1] == poison["type"]
-    assert page.streamed(poison["aggregate_id"], until=poison["type"])
+    assert failed["poisons"][-1] == poison["event_type"]
+    assert page.streamed(poison["aggregate_id"], until=poison["event_type"])
     assert page.wait(_is_calm)
 
 

@@ -12,11 +12,11 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from redis.asyncio import Redis
 from sqlalchemy import text
 
+from outrider.admin.checkup import check_database
 from outrider.brokers.rabbitmq import Exchange, Queue, RabbitMQPublisher, Topology
-from outrider.findings import Finding
-from outrider.sql.checkup import check_database
+from outrider.ports import CheckResult
 from outrider.testing.services import Services
-from outrider.testing.services.server import Server
+from outrider.testing.services.servers.server import Server
 from tests.integration.databases import Database, fresh_postgres
 from tests.integration.kafka_topics import create
 from tests.integration.nats_streams import jetstream, unique
@@ -24,10 +24,10 @@ from tests.integration.relay_environment import publisher_from
 from tests.integration.test_doctor import doctor, prepare
 
 
-async def examined(publisher: Any) -> dict[str, Finding]:
+async def examined(publisher: Any) -> dict[str, CheckResult]:
     await publisher.open()
     try:
-        return {finding.subject: finding for finding in await publisher.examine()}
+        return {finding.subject: finding for finding in await publisher.check_durability()}
     finally:
         await publisher.close()
 

@@ -17,16 +17,9 @@ from faststream.rabbit import RabbitBroker, RabbitQueue
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider import (
-    ConfigurationError,
-    DecodeError,
-    DomainEvent,
-    EventEnvelope,
-    Outbox,
-    OutboxRepository,
-    create_all,
-)
-from outrider.inbox import CheckThenMark, MemoryProcessedEvents
+from outrider import ConfigurationError, DecodeError, DomainEvent, EventEnvelope, Outbox, create_all
+from outrider.admin import OutboxRepository
+from outrider.consumer.inbox import CheckThenMark, MemoryProcessedEvents
 from outrider.integrations.faststream import InboxMiddleware, InboxSession, envelope_of
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres

@@ -14,21 +14,14 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from outrider import (
-    ConfigurationError,
-    DomainEvent,
-    EventEnvelope,
-    Handlers,
-    Outbox,
-    OutboxRepository,
-    create_all,
-)
-from outrider.calls import HandlerCalls
-from outrider.inbox import CheckThenMark, IdempotentHandler
-from outrider.scopes import GivenScope, Scope, current_scope, within
-from outrider.sql import inbox as sql_inbox
-from outrider.sql.inbox import SqlInbox, SqlProcessedEvents
-from outrider.sql.tables import OutboxTables
+from outrider import ConfigurationError, DomainEvent, EventEnvelope, Handlers, Outbox, create_all
+from outrider.admin import OutboxRepository
+from outrider.consumer import sql_inbox
+from outrider.consumer.handler_runner import HandlerRunner
+from outrider.consumer.inbox import CheckThenMark, IdempotentHandler
+from outrider.consumer.scopes import GivenScope, Scope, current_scope, within
+from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
+from outrider.store.schema.tables import OutboxTables
 from tests.integration.conftest import DRIVERS, made_for, transactional_sqlite
 from tests.integration.inbox_shop import (
     Customer,
@@ -419,7 +412,7 @@ async def test_signals_of_a_failing_handler_hold_no_values(shop: Shop) -> None:
         await session.execute(text("SELECT :canary FROM nowhere"), {"canary": "canary"})
 
     for inbox in (shop.inbox, SqlInbox(async_sessionmaker(shop.engine))):
-        calls = HandlerCalls(inbox=inbox, on_signal=said.append)
+        calls = HandlerRunner(inbox=inbox, on_signal=said.append)
         failures = await calls.deliver(placed(), [handler_of(breaks)])
         assert [failure.verdict for failure in failures] == ["count"]
 

@@ -25,9 +25,9 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.pool import QueuePool
 
 from outrider import DatabaseUnavailable
-from outrider.inbox import InboxCleanup
-from outrider.sql import schema
-from outrider.sql.inbox import SqlInbox, SqlProcessedEvents
+from outrider.consumer.inbox import InboxCleanup
+from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
+from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
 from tests.integration.conftest import DRIVERS, fresh_postgres, made_for
 from tests.integration.inbox_shop import OrderPlaced, Shop, invoice, placed, until

@@ -17,12 +17,13 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
 )
-from outrider.context import handling
-from outrider.sql.filters import EventFilter
-from outrider.sql.inspector import OutboxInspector
-from outrider.sql.repair import CountChanged, OutboxRepair, Replay
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import CountChanged, OutboxRepair
+from outrider.admin.replay import Replay
+from outrider.events.context import handling
 
 outbox = Outbox(wake_up=False)
 QUICK = RelayConfig(poll_interval=timedelta(milliseconds=20))
@@ -56,8 +57,8 @@ async def fail(engine: AsyncEngine, event_type: str, error: str = "Refused") -> 
 async def drain(engine: AsyncEngine, sink: str = "default") -> InMemoryEventBus:
     """Let a relay publish all that is pending."""
     bus = InMemoryEventBus()
-    async with OutboxRelay(SqlOutbox(engine, sink=sink), bus, QUICK), asyncio.timeout(30):
-        while await OutboxInspector(engine).count(EventFilter(sink=sink, state="pending")):  # noqa: ASYNC110
+    async with OutboxRelay(SqlOutboxStore(engine, sink=sink), bus, QUICK), asyncio.timeout(30):
+        while await OutboxInspector(engine).count(EventFilter(sink=sink, status="pending")):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return bus
 
@@ -73,7 +74,7 @@ async def test_overview_tells_what_waits_what_failed_and_who_works(database: Asy
     [state] = await inspector.sinks()
 
     assert (state.sink, state.pending, state.retrying, state.failed) == ("default", 4, 1, 1)
-    assert (state.estimated, state.delivered) == (False, 3)
+    assert (state.estimated, state.last_delivery_number) == (False, 3)
     assert state.oldest is not None
     assert state.oldest >= timedelta(0)
     assert state.rate == pytest.approx(3 / 60)
@@ -83,7 +84,7 @@ async def test_overview_tells_what_waits_what_failed_and_who_works(database: Asy
 async def test_relays_are_shown_with_their_lanes(database: AsyncEngine) -> None:
     config = RelayConfig(name="r-1")
 
-    async with OutboxRelay(SqlOutbox(database), InMemoryEventBus(), config):
+    async with OutboxRelay(SqlOutboxStore(database), InMemoryEventBus(), config):
         [line] = await OutboxInspector(database).relays()
 
     assert (line.name, line.lanes, line.alive) == ("r-1", 64, True)
@@ -109,22 +110,22 @@ async def test_every_part_of_a_filter_narrows(database: AsyncEngine) -> None:
     await fail(database, "other.made", error="Boom")
     inspector = OutboxInspector(database)
     now = datetime.now(UTC)
-    [line] = (await inspector.events(EventFilter(state="failed"))).events
+    [line] = (await inspector.events(EventFilter(status="failed"))).events
 
     counts = {
         str(given): await inspector.count(EventFilter.parse(given))
         for given in (
-            {"type": "thing.*"},
-            {"type": "other.made", "state": "failed"},
+            {"event_type": "thing.*"},
+            {"event_type": "other.made", "status": "failed"},
             {"aggregate_id": "a"},
             {"aggregate_id": "a", "aggregate_type": "thing", "sink": "default"},
             {"error": "Boom"},
-            {"id": str(line.id)},
+            {"event_id": str(line.event_id)},
             {"since": (now + timedelta(hours=1)).isoformat()},
             {"until": (now + timedelta(hours=1)).isoformat()},
             {"first": "2", "last": "3"},
-            {"type": "100%_*"},
-            {"type": "' OR 1=1 --"},
+            {"event_type": "100%_*"},
+            {"event_type": "' OR 1=1 --"},
         )
     }
 
@@ -134,10 +135,10 @@ async def test_every_part_of_a_filter_narrows(database: AsyncEngine) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"state": "lost"}, "state 'lost'"),
-        ({"id": "x"}, "id: 'x'"),
+        ({"status": "lost"}, "status 'lost'"),
+        ({"event_id": "x"}, "event_id: 'x'"),
         ({"since": "yesterday"}, "since: 'yesterday'"),
-        ({"type": "a*b"}, "no pattern"),
+        ({"event_type": "a*b"}, "no pattern"),
         ({"first": "one"}, "first: 'one'"),
     ],
 )
@@ -164,7 +165,7 @@ async def test_story_of_one_event(database: AsyncEngine) -> None:
     caused = await inspector.caused_by([line])
     near = await inspector.neighbours(line)
 
-    assert {found.id for found in caused} == {e.event_id for e in effects_of}
+    assert {found.event_id for found in caused} == {e.event_id for e in effects_of}
     assert {found.causation_id for found in caused} == {str(cause.event_id)}
     assert [found.position - line.position for found in near] == [0, 3]
     assert await inspector.payload(cause.event_id) == {"secret": "canary-7b1"}
@@ -178,7 +179,10 @@ async def test_failures_are_grouped_by_type_and_error(database: AsyncEngine) -> 
 
     groups = await OutboxInspector(database).failures()
 
-    assert [(g.type, g.error, g.events) for g in groups] == [("t.0", "Away", 3), ("t.1", "Bad", 2)]
+    assert [(g.event_type, g.error, g.events) for g in groups] == [
+        ("t.0", "Away", 3),
+        ("t.1", "Bad", 2),
+    ]
 
 
 async def test_retried_events_are_delivered_and_the_action_is_remembered(
@@ -190,15 +194,15 @@ async def test_retried_events_are_delivered_and_the_action_is_remembered(
     repair = OutboxRepair(database, who="ada")
 
     with pytest.raises(CountChanged, match="3 events match now, not 2"):
-        await repair.retry(EventFilter(type="t.0"), expected=2)
-    changed_now = await repair.retry(EventFilter(type="t.0"), expected=3)
+        await repair.retry(EventFilter(event_type="t.0"), expected=2)
+    changed_now = await repair.retry(EventFilter(event_type="t.0"), expected=3)
     bus = await drain(database)
 
     assert changed_now == 3
     assert {e.event_type for e in bus.published_events} == {"t.0"}
     [action] = await OutboxInspector(database).actions()
     assert (action.who, action.action, action.events) == ("ada", "retry", 3)
-    assert action.filter == '{"type": "t.0"}'
+    assert action.filter == '{"event_type": "t.0"}'
 
 
 async def test_discarded_events_are_kept_and_never_sent(database: AsyncEngine) -> None:
@@ -209,7 +213,7 @@ async def test_discarded_events_are_kept_and_never_sent(database: AsyncEngine) -
 
     assert discarded == 1
     assert [e.aggregate_id for e in bus.published_events] == ["b"]
-    assert await OutboxInspector(database).count(EventFilter(state="discarded")) == 1
+    assert await OutboxInspector(database).count(EventFilter(status="discarded")) == 1
 
 
 async def test_purge_deletes_what_is_done_and_nothing_that_waits(database: AsyncEngine) -> None:
@@ -217,7 +221,7 @@ async def test_purge_deletes_what_is_done_and_nothing_that_waits(database: Async
     await drain(database)
     await record(database, changed("late"))
 
-    deleted = await OutboxRepair(database).purge(EventFilter())
+    deleted = await OutboxRepair(database).delete(EventFilter())
 
     assert deleted == 5
     assert await OutboxInspector(database).count(EventFilter()) == 1
@@ -248,14 +252,14 @@ async def test_replay_to_another_sink_copies_and_leaves_the_first_alone(
     await drain(database)
     replay = Replay(database)
 
-    number = await replay.begin(EventFilter(type="thing.*"), to="archive")
+    number = await replay.begin(EventFilter(event_type="thing.*"), to="archive")
     assert await replay.run(number) == 9
     bus = await drain(database, sink="archive")
 
     inspector = OutboxInspector(database)
     assert {e.event_id for e in bus.published_events} == {e.event_id for e in events}
     assert {e.metadata.replay_id for e in bus.published_events} == {str(number)}
-    assert await inspector.count(EventFilter(sink="default", state="published")) == 9
+    assert await inspector.count(EventFilter(sink="default", status="published")) == 9
 
 
 async def test_unknown_replay_is_refused(database: AsyncEngine) -> None:
@@ -275,11 +279,14 @@ async def test_pages_of_a_state_are_complete_whether_few_or_many_are_in_it(
     await record(database, *(changed(f"a{n % 3}", f"t.{n % 4}") for n in range(40)))
     await fail(database, "t.1")
     for name, value in (("COUNTED", few), ("_SURVEYED", surveyed), ("WINDOW", 7)):
-        monkeypatch.setattr(f"outrider.sql.inspector.{name}", value)
+        monkeypatch.setattr(f"outrider.admin.inspector.{name}", value)
 
     found = {
         wanted: await all_pages(OutboxInspector(database), wanted)
-        for wanted in (EventFilter(state="failed"), EventFilter(state="pending", type="t.2"))
+        for wanted in (
+            EventFilter(status="failed"),
+            EventFilter(status="pending", event_type="t.2"),
+        )
     }
 
     assert list(found.values()) == [list(range(38, 0, -4)), list(range(39, 0, -4))]
@@ -300,7 +307,7 @@ async def test_sink_that_never_had_a_relay_is_shown(database: AsyncEngine) -> No
 
     found = await OutboxInspector(database).sinks()
 
-    assert [(state.sink, state.pending, state.delivered) for state in found] == [
+    assert [(state.sink, state.pending, state.last_delivery_number) for state in found] == [
         ("new", 1, 0),
         ("newer", 1, 0),
     ]
@@ -313,7 +320,7 @@ async def test_many_in_trouble_are_counted_as_at_least(
     await record(database, *(changed(f"a{n}") for n in range(4)))
     await fail(database, "thing.changed")
     await record(database, changed())
-    monkeypatch.setattr("outrider.sql.inspector.VISITED", 3)
+    monkeypatch.setattr("outrider.admin.inspector.VISITED", 3)
 
     [state] = await OutboxInspector(database).sinks()
 
@@ -325,9 +332,9 @@ async def test_discard_takes_failed_and_pending_events_in_steps(
 ) -> None:
     await record(database, *(changed(f"a{n}", f"t.{n % 2}") for n in range(9)))
     await fail(database, "t.1")
-    monkeypatch.setattr("outrider.sql.repair.STEP", 2)
+    monkeypatch.setattr("outrider.admin.repair.STEP", 2)
     repair = OutboxRepair(database)
 
     assert await repair.count("discard", EventFilter()) == 9
     assert await repair.discard(EventFilter(), expected=9) == 9
-    assert await OutboxInspector(database).count(EventFilter(state="discarded")) == 9
+    assert await OutboxInspector(database).count(EventFilter(status="discarded")) == 9

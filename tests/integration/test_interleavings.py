@@ -17,9 +17,10 @@ import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider.sql.postgres_sql import Sql
-from outrider.sql.rows import Row, aggregate_key, row_of
-from outrider.sql.tables import OutboxTables
+from outrider.lanes import aggregate_key
+from outrider.recording.rows import Row, row_of
+from outrider.store.postgres.statements import Statements
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 from tests.integration.store_world import FIRST, event_of
@@ -29,7 +30,7 @@ KEY: Final = aggregate_key(SINK, "thing", str(FIRST))
 LANE: Final = KEY % 64
 OLD, HEIR = uuid4(), uuid4()
 FENCE: Final = (SINK, OLD, [LANE], [TOKEN], [1], [LANE])
-sql = Sql(OutboxTables().names)
+sql = Statements(OutboxTables().names)
 RECORD = f"INSERT INTO outbox ({', '.join(Row._fields)}) VALUES ({{}})".format(  # noqa: S608
     ", ".join(f"${n}" for n in range(1, len(Row._fields) + 1))
 )
@@ -51,17 +52,17 @@ def new_row() -> tuple[Any, ...]:
 SESSIONS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "accept": (sql.accept, FENCE),
     "refuse": (sql.refuse, (*FENCE, [None], ["no"])),
-    "suspect": (sql.suspect, (*FENCE, 1)),
+    "adjust_crash_count": (sql.adjust_crash_count, (*FENCE, 1)),
     "renew": (sql.renew, (SINK, OLD, "old", LEASE)),
-    "give": (sql.give, (SINK, OLD, [LANE])),
+    "release": (sql.release, (SINK, OLD, [LANE])),
     "take": (sql.take, (SINK, HEIR, LEASE, 1)),
     "produce": (RECORD, ()),
 }
 SPECS: Final = [
     ("accept", "take", "renew"),
     ("accept", "take", "produce"),
-    ("refuse", "take", "give"),
-    ("suspect", "take", "give"),
+    ("refuse", "take", "release"),
+    ("adjust_crash_count", "take", "release"),
 ]
 
 
@@ -171,7 +172,7 @@ async def test_only_the_holder_of_a_lane_changes_its_rows_in_every_interleaving(
         end = await play(order, links)
 
         took = end.token == TOKEN + 1
-        lost = [f"{each} commits" for each in ("take", "give") if end.before(each, settles)]
+        lost = [f"{each} commits" for each in ("take", "release") if end.before(each, settles)]
         assert end.token == TOKEN + took, "one take-over, one new token"
         assert (end.owner == HEIR) == took, f"what the heir has taken stays its own: {end.log}"
         if end.settled and took:

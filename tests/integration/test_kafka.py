@@ -16,9 +16,9 @@ from cloudevents.core.formats.json import JSONFormat
 
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
-from outrider.ports import Accepted, Refused, Unknown
+from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Services
-from outrider.testing.services.server import Server
+from outrider.testing.services.servers.server import Server
 from tests.integration.kafka_topics import (
     FOUR,
     ONE,

@@ -13,8 +13,8 @@ import pytest
 from outrider import BrokerUnavailable, ConfigurationError
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.testing.services import Services
-from outrider.testing.services.kafka import Kafka
 from outrider.testing.services.ports import free_ports
+from outrider.testing.services.servers.kafka import Kafka
 from tests.integration.kafka_topics import administering, event, unique
 from tests.integration.relay_environment import publisher_from
 
@@ -93,7 +93,7 @@ async def test_events_travel_over_tls_with_a_password(secure: SecureKafka) -> No
     found = []
     while not found:
         found = list(await source.receive(10))
-    await source.set_aside(found[0], "enough")
+    await source.dead_letter(found[0], "enough")
     await source.close()
 
     assert [delivery.envelope for delivery in found] == [sent]

@@ -13,10 +13,10 @@ import pytest
 
 from outrider import BrokerUnavailable, ConfigurationError, EventConsumer, EventEnvelope
 from outrider.brokers.kafka import KafkaConfig, KafkaSource
-from outrider.consumer import ConsumerConfig
+from outrider.consumer.consumer import ConsumerConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from outrider.testing.services.server import Server
+from outrider.testing.services.servers.server import Server
 from tests.integration.kafka_topics import (
     ONE,
     committed,
@@ -110,7 +110,7 @@ async def test_dead_letter_is_the_record_with_its_reason_and_origin(url: str) ->
 
     async with receiving(url, topic, dead_letter_topic=dead) as source:
         [delivery] = await receive(source, 1)
-        await source.set_aside(delivery, "send_invoice: ValueError")
+        await source.dead_letter(delivery, "send_invoice: ValueError")
     [original], [letter] = await records_in(url, topic), await records_in(url, dead)
 
     assert (letter.key, letter.value) == (original.key, sent.data)
@@ -133,7 +133,7 @@ async def test_what_is_no_event_is_a_delivery_with_a_problem(url: str) -> None:
     async with receiving(url, topic) as source:
         found = await receive(source, 4)
         for delivery in found:
-            await source.set_aside(delivery, delivery.problem or "")
+            await source.dead_letter(delivery, delivery.problem or "")
 
     assert [delivery.envelope for delivery in found] == [None] * 4
     assert all(delivery.problem for delivery in found)
@@ -148,7 +148,7 @@ async def test_topics_are_received_side_by_side_each_with_its_dead_letters(url: 
     async with receiving(url, topics) as source:
         found = await receive(source, 2)
         for delivery in found:
-            await source.set_aside(delivery, "x")
+            await source.dead_letter(delivery, "x")
 
     assert {delivery.envelope for delivery in found} == set(sent)
     for topic in topics:
@@ -202,7 +202,7 @@ async def test_silent_broker_is_unavailable_and_closing_ends(victim: Server) -> 
         with pytest.raises(BrokerUnavailable):
             await source.receive(1)
         with pytest.raises(BrokerUnavailable):
-            await source.set_aside(held[0], "x")
+            await source.dead_letter(held[0], "x")
         async with asyncio.timeout(30):
             await source.close()
     finally:
@@ -299,7 +299,7 @@ async def test_order_holds_while_sources_come_and_go_under_load(url: str) -> Non
     def consumer(name: str) -> EventConsumer:
         source = KafkaSource(url, topic, group="billing", config=config)
         handlers = [("*", Handler(name, journal))]
-        return EventConsumer(source, handlers, ConsumerConfig(in_hand=100))
+        return EventConsumer(source, handlers, ConsumerConfig(prefetch=100))
 
     async def publish() -> None:
         async with publishing(url, topic, config) as publisher:

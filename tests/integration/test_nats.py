@@ -23,7 +23,7 @@ from outrider import (
     EventMetadata,
 )
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
-from outrider.ports import Accepted, Refused, Unknown
+from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
 from tests.integration.nats_streams import (

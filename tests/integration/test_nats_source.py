@@ -15,7 +15,7 @@ from nats.js.api import ConsumerInfo, RetentionPolicy
 
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
-from outrider.consumer import EventConsumer
+from outrider.consumer.consumer import EventConsumer
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from tests.integration.nats_streams import (
@@ -145,7 +145,7 @@ async def test_what_a_lost_connection_held_is_lost_and_comes_again_in_order(url:
 
         assert all(delivery.lost for delivery in held[1:])
         await source.acknowledge(held[1])
-        await source.set_aside(held[2], "in vain")
+        await source.dead_letter(held[2], "in vain")
         [consumer] = await group.consumers()
 
     assert ids(again) == ids(batch[1:])
@@ -311,14 +311,14 @@ async def test_event_that_kills_its_consumer_is_counted(url: str) -> None:
 
     for _ in range(3):
         async with group.source() as source:
-            counts.append([delivery.deliveries for delivery in await received(source, 2)])
+            counts.append([delivery.delivery_count for delivery in await received(source, 2)])
     async with group.source() as source:
         await source.acknowledge((await received(source, 1))[0])
     async with group.source() as source:
         [left] = await received(source, 1)
 
     assert counts == [[1, 1], [2, 1], [3, 1]]
-    assert left.deliveries == 1
+    assert left.delivery_count == 1
 
 
 async def test_restarts_without_a_message_are_not_counted(url: str) -> None:
@@ -332,7 +332,7 @@ async def test_restarts_without_a_message_are_not_counted(url: str) -> None:
     async with group.source() as source:
         [found] = await received(source, 1)
 
-    assert found.deliveries == 1
+    assert found.delivery_count == 1
 
 
 async def test_sources_that_share_get_each_message_once(url: str) -> None:
@@ -362,7 +362,7 @@ async def test_source_that_shares_gives_back_at_once_what_it_held(url: str) -> N
 
     assert held.lost
     assert sorted(ids(again)) == sorted(ids(batch))
-    assert sorted(delivery.deliveries for delivery in again) == [1, 1, 2, 2, 2]
+    assert sorted(delivery.delivery_count for delivery in again) == [1, 1, 2, 2, 2]
 
 
 async def test_group_goes_on_where_it_stood_when_order_is_switched_off_and_on(url: str) -> None:
@@ -411,7 +411,7 @@ async def test_dead_letter_keeps_headers_and_says_why_and_where_from(url: str) -
 
     async with group.source() as source:
         [delivery] = await received(source, 1)
-        await source.set_aside(delivery, "prüfen:\nValueError")
+        await source.dead_letter(delivery, "prüfen:\nValueError")
         [consumer] = await group.consumers()
     [letter] = await messages_in(url, f"{group.name}_DLQ")
 
@@ -436,7 +436,7 @@ async def test_dead_letters_of_two_groups_share_a_stream(url: str) -> None:
     for settings in ({"group": "a"}, {"group": "b", "dead_letter_subject": mine}, {"group": "c"}):
         async with group.source(**settings) as source:
             [delivery] = await received(source, 1)
-            await source.set_aside(delivery, "x")
+            await source.dead_letter(delivery, "x")
 
     subjects = [each.subject for each in await messages_in(url, f"{group.name}_DLQ")]
     assert subjects == [f"{group.name}_DLQ.a", mine, f"{group.name}_DLQ.c"]
@@ -450,7 +450,7 @@ async def test_largest_message_becomes_a_dead_letter_too(url: str) -> None:
 
     async with group.source() as source:
         [delivery] = await received(source, 1)
-        await source.set_aside(delivery, "too large to say why")
+        await source.dead_letter(delivery, "too large to say why")
 
     assert [each.data for each in await messages_in(url, f"{group.name}_DLQ")] == [body]
 
@@ -464,7 +464,7 @@ async def test_source_needs_few_permissions(services: Services) -> None:
     async with NatsSource(reader, stream=group.name, group="billing") as first:
         held = await received(first, 3)
         await first.acknowledge(held[0])
-        await first.set_aside(held[1], "x")
+        await first.dead_letter(held[1], "x")
     async with NatsSource(reader, stream=group.name, group="billing") as second:
         again = await received(second, 1)
 

@@ -23,18 +23,20 @@ from outrider import (
     EventEnvelope,
     Outbox,
     OutboxRelay,
-    PublishFailed,
     RelayConfig,
 )
 from outrider import signals as s
+from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQPublisher
 from outrider.brokers.redis import RedisConfig
-from outrider.brokers.redis.links import Links as RedisLinks
-from outrider.ports import ACCEPTED, EventPublisher, Outcome, Unknown
-from outrider.sql import listening, schema
-from outrider.sql.postgres import PostgresOutbox
+from outrider.brokers.redis.connection import ConnectionPool as RedisLinks
+from outrider.outcomes import ACCEPTED, Outcome, Unknown
+from outrider.ports import EventPublisher
+from outrider.store.postgres import notifications as listening
+from outrider.store.postgres.store import PostgresOutboxStore
+from outrider.store.schema import migrate as schema
 from outrider.testing.conformance.events import events, order_of
-from outrider.testing.link import FaultyLink
+from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
 from tests.faults import linked_kafka
 from tests.faults.effects_app import source_of
@@ -82,9 +84,9 @@ class Watch:
         return [signal for signal in self.seen if isinstance(signal, kinds)]
 
 
-def link_to(url: str, listen: int = 0) -> FaultyLink:
+def link_to(url: str, listen: int = 0) -> FaultyProxy:
     address = urlsplit(url)
-    return FaultyLink(address.hostname or "", address.port or 0, listen=listen)
+    return FaultyProxy(address.hostname or "", address.port or 0, listen=listen)
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ async def test_silent_database_ends_every_call_at_its_deadline_and_no_event(url:
     async with link_to(url) as link, engine_to(link.url(url)) as engine:
         # given
         recorded, sink, watch = await record(url, 20), Sink(), Watch()
-        store = PostgresOutbox(engine, deadline=0.5)
+        store = PostgresOutboxStore(engine, timeout=timedelta(seconds=0.5))
         async with OutboxRelay(store, sink, QUICK, on_signal=watch):
             await until(lambda: all_published(url), "the first are published")
 
@@ -159,7 +161,7 @@ async def test_settling_whose_reply_is_lost_is_repeated_and_nothing_is_published
         recorded, watch, sink = await record(url, 20), Watch(), Sink()
         # One connection serves for all: there, the server knows the statements already.
         alone = replace(QUICK, loops=1, lease=timedelta(minutes=10), retention=None)
-        store = PostgresOutbox(engine, deadline=1.0)
+        store = PostgresOutboxStore(engine, timeout=timedelta(seconds=1))
         async with OutboxRelay(store, sink, alone, on_signal=watch):
             await until(lambda: all_published(url), "the first are published")
 
@@ -233,7 +235,7 @@ async def test_handler_whose_commit_is_lost_takes_effect_once_all_the_same(
 async def test_silent_listening_connection_is_replaced_and_polling_goes_on_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_PROBE", 1.0)
+    monkeypatch.setattr(listening, "_PROBE_INTERVAL_S", 1.0)
     wake, sink, watch = Outbox(), Sink(), Watch()
 
     async def woken_up() -> bool:
@@ -263,7 +265,7 @@ async def test_silent_listening_connection_is_replaced_and_polling_goes_on_meanw
 
 BROKERS = ["rabbitmq", "kafka", "nats", "redis"] if FULL else ["rabbitmq", "nats", "redis"]
 OFFSETS = range(1, 3_000, 40) if FULL else (1, 30, 300, 900)
-AWAY: list[Callable[[FaultyLink], None]] = [
+AWAY: list[Callable[[FaultyProxy], None]] = [
     lambda link: link.black_hole(),
     lambda link: link.black_hole(toward="client"),
     lambda link: link.clog(),
@@ -275,7 +277,7 @@ AWAY: list[Callable[[FaultyLink], None]] = [
 class Broker:
     """One of the brokers behind a link, and all that is stored there."""
 
-    def __init__(self, url: str, link: FaultyLink) -> None:
+    def __init__(self, url: str, link: FaultyProxy) -> None:
         self.url, self.link, self.name = url, link, f"net{uuid4().hex[:12]}"
 
     def publisher(self) -> EventPublisher:
@@ -429,7 +431,7 @@ async def test_slow_sink_keeps_the_lease_and_has_one_batch_in_hand(
         recorded = await record(url, 14)
 
         # when
-        async with OutboxRelay(PostgresOutbox(engine), publisher, config, on_signal=watch):
+        async with OutboxRelay(PostgresOutboxStore(engine), publisher, config, on_signal=watch):
             await until(lambda: all_published(url), "all have trickled through")
 
         # then

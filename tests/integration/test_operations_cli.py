@@ -63,7 +63,7 @@ def filled(database: Database, *statements: str) -> list[str]:
 
 
 FAILED = "UPDATE outbox SET status = 'failed', last_error = 'Boom' WHERE event_type = 't.0'"
-PUBLISHED = "UPDATE outbox SET status = 'published', delivery = position"
+PUBLISHED = "UPDATE outbox SET status = 'published', delivery_number = position"
 
 
 def count(database: Database, status: str) -> int:
@@ -86,8 +86,8 @@ def test_status_shows_rate_time_to_empty_and_who_works(database: Database) -> No
         database,
         FAILED,
         "UPDATE outbox SET next_retry_at = '2999-01-01 00:00:00' WHERE position = 2",
-        "UPDATE outbox SET status = 'published', delivery = 1, published_at = CURRENT_TIMESTAMP "
-        "WHERE position = 4",
+        "UPDATE outbox SET status = 'published', delivery_number = 1, "
+        "published_at = CURRENT_TIMESTAMP WHERE position = 4",
         "INSERT INTO outbox_relays (id, name, sink, started_at, expires_at) VALUES "
         "('0190163d8694739b9d0b12b3c4d5e6f7', 'here:1', 'default', '2000-01-01 00:00:00', "
         "'2999-01-01 00:00:00'), "
@@ -174,7 +174,7 @@ def test_failed_groups_by_error_and_tells_scripts_by_its_exit_code(database: Dat
     [group] = facts(database, "failed")["failed"]
 
     assert (fine.exit_code, bad.exit_code) == (0, 1)
-    assert (group["type"], group["error"], group["events"]) == ("t.0", "Boom", 3)
+    assert (group["event_type"], group["error"], group["events"]) == ("t.0", "Boom", 3)
     assert "Boom" in bad.stdout
 
 
@@ -199,9 +199,9 @@ def test_show_tells_the_story_of_an_event_and_its_payload_only_if_asked(
 def test_bulk_action_names_the_count_and_waits_for_an_answer(database: Database) -> None:
     filled(database, FAILED)
 
-    no = outrider(database, "retry", "--type", "t.*", stdin="n\n")
+    no = outrider(database, "retry", "--event-type", "t.*", stdin="n\n")
     kept = count(database, "failed")
-    yes = outrider(database, "retry", "--type", "t.*", stdin="y\n")
+    yes = outrider(database, "retry", "--event-type", "t.*", stdin="y\n")
 
     assert "retry 3 events?" in no.stderr
     assert (no.exit_code, kept) == (1, 3)
@@ -220,14 +220,14 @@ def test_single_events_are_named_by_id(database: Database) -> None:
 def test_purge_leaves_what_waits(database: Database) -> None:
     filled(database, PUBLISHED + " WHERE event_type = 't.1'")
 
-    assert facts(database, "purge", "--yes") == {"purge": 3}
+    assert facts(database, "delete", "--yes") == {"delete": 3}
     assert count(database, "pending") == 3
 
 
 def test_replay_says_how_to_go_on_and_a_second_run_does_nothing_more(database: Database) -> None:
     filled(database, PUBLISHED)
 
-    first = outrider(database, "replay", "--type", "t.1", "--yes", "--rate", "1000", "--json")
+    first = outrider(database, "replay", "--event-type", "t.1", "--yes", "--rate", "1000", "--json")
     again = facts(database, "replay", "--resume", "1")
 
     assert "outrider replay --resume 1" in first.stderr
@@ -239,14 +239,14 @@ def test_replay_says_how_to_go_on_and_a_second_run_does_nothing_more(database: D
 def test_replays_are_listed_so_that_they_can_go_on(database: Database) -> None:
     filled(database, PUBLISHED)
     none = outrider(database, "replay", "--list")
-    outrider(database, "replay", "--type", "t.1", "--yes")
+    outrider(database, "replay", "--event-type", "t.1", "--yes")
 
     for_people = outrider(database, "replay", "--list")
     [replay] = facts(database, "replay", "--list")["replays"]
 
     assert none.stdout == "there was none.\n"
     assert "t.1" in for_people.stdout
-    assert (replay["id"], replay["filter"]["type"], replay["events"]) == (1, "t.1", 3)
+    assert (replay["id"], replay["filter"]["event_type"], replay["events"]) == (1, "t.1", 3)
     assert replay["finished_at"] is not None
 
 
@@ -254,13 +254,13 @@ def test_replays_are_listed_so_that_they_can_go_on(database: Database) -> None:
     ("arguments", "message"),
     [
         (["replay", str(UUID(int=1)), str(UUID(int=2))], "takes one id"),
-        (["replay", "--resume", "1", "--type", "t.1"], "no filter"),
+        (["replay", "--resume", "1", "--event-type", "t.1"], "no filter"),
         (["replay", "--resume", "0"], "0 is not in the range"),
         (["retry", "not-an-id"], "id: 'not-an-id'"),
         (["retry", "--since", "soon"], "since: 'soon'"),
-        (["retry", "--state", "lost"], "'lost' is not one of"),
+        (["retry", "--status", "lost"], "'lost' is not one of"),
         (["show", "x"], "'x' is not a valid UUID"),
-        (["retry", "--type", "a*b"], "no pattern"),
+        (["retry", "--event-type", "a*b"], "no pattern"),
     ],
 )
 def test_wrong_filter_is_one_clear_line(
@@ -283,7 +283,7 @@ def test_control_characters_never_reach_the_terminal(database: Database) -> None
     assert "\x1b[31m" not in outrider(database, "failed").stdout
 
 
-@pytest.mark.parametrize("command", [["status", "--table"], ["retry", "--type"], ["show"]])
+@pytest.mark.parametrize("command", [["status", "--table"], ["retry", "--event-type"], ["show"]])
 def test_argument_that_is_no_text_is_refused(database: Database, command: list[str]) -> None:
     """As bytes of another encoding arrive from a shell."""
     filled(database)

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outrider import DomainEvent
-from outrider.sql.outbox import Outbox
-from outrider.sql.rows import insert, row_of
+from outrider.recording.outbox import Outbox
+from outrider.recording.rows import insert, row_of
 from outrider.testing.services import Services
 
 EXAMPLES = 1000 if os.environ.get("OUTRIDER_FULL") else 40

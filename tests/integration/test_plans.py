@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from outrider.sql import postgres_sql, schema, sqlite_sql
-from outrider.sql.names import OutboxNames
+from outrider.store.postgres import statements as postgres_sql
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
+from outrider.store.sqlite import statements as sqlite_sql
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 
 NAMES = OutboxNames()
 MILLION = """
 INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id, payload,
-    occurred_at, status, delivery, published_at, next_retry_at)
+    occurred_at, status, delivery_number, published_at, next_retry_at)
 SELECT gen_random_uuid(), (key % 64 + 64) % 64, key, 'thing.happened', 'thing', a::text, '{}',
     now(), CASE WHEN n <= 800000 THEN 'published' ELSE 'pending' END,
     CASE WHEN n <= 800000 THEN n END,
@@ -54,7 +56,7 @@ def explained(statement: str, *values: str) -> str:
 def claim(lanes: int, per_lane: int, limit: int) -> str:
     mine = ",".join(map(str, range(lanes)))
     floors = ",".join("0" for _ in range(lanes))
-    statement = postgres_sql.Sql(NAMES).claim
+    statement = postgres_sql.Statements(NAMES).claim
     arrays = (f"ARRAY[{mine}]", f"ARRAY[{floors}]")
     return explained(statement, "'default'", *arrays, str(per_lane), str(limit))
 
@@ -72,7 +74,7 @@ def test_claim_walks_the_pending_index_and_probes_by_aggregate(psql: Any) -> Non
 
 
 def test_late_commits_are_looked_for_by_aggregate(psql: Any) -> None:
-    statement = postgres_sql.Sql(NAMES).late
+    statement = postgres_sql.Statements(NAMES).late
     keys = "ARRAY(SELECT hashint8extended(n, 0) FROM generate_series(1, 100) AS n)"
     zeros = "array_fill(0::bigint, ARRAY[100])"
 
@@ -101,7 +103,7 @@ def test_claim_leaves_out_aggregates_that_wait_and_keeps_the_order(psql: Any) ->
 
 @pytest.mark.fault("Z2")
 def test_forgetting_reads_the_oldest_delivered_only(psql: Any) -> None:
-    statement = postgres_sql.Sql(NAMES).forget
+    statement = postgres_sql.Statements(NAMES).delete_published
     sql = explained(statement, "'default'", "1000", "'7 days'")
 
     found = plan(psql, f"{sql}")
@@ -113,7 +115,7 @@ def test_forgetting_reads_the_oldest_delivered_only(psql: Any) -> None:
 
 
 def test_forgetting_looks_at_few_rows_even_if_none_is_old_enough(psql: Any) -> None:
-    statement = postgres_sql.Sql(NAMES).forget
+    statement = postgres_sql.Statements(NAMES).delete_published
     sql = explained(statement, "'default'", "1000", "'30 days'")
 
     found = plan(psql, sql)
@@ -129,7 +131,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connect
         connection.execute(statement)
     connection.executemany(
         "INSERT INTO outbox (id, lane, aggregate_key, event_type, aggregate_type, aggregate_id,"
-        " payload, occurred_at, status, delivery, published_at)"
+        " payload, occurred_at, status, delivery_number, published_at)"
         " VALUES (?, ?, ?, 'thing.happened', 'thing', ?, '{}', '2026', ?, ?, ?)",
         (
             (f"{n:032x}", n % 64, n % 5000, n % 5000, "published", n, "2020-01-01 00:00:00.000000")
@@ -144,7 +146,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connect
 
 
 def test_claim_on_sqlite_uses_the_indexes(sqlite: sqlite3.Connection) -> None:
-    statement = sqlite_sql.Sql(NAMES).claim
+    statement = sqlite_sql.Statements(NAMES).claim
     lanes = json.dumps(list(range(64)))
     values = {"sink": "default", "lanes": lanes, "limit": 100, "now": "2026-01-01"}
 
@@ -158,7 +160,7 @@ def test_claim_on_sqlite_uses_the_indexes(sqlite: sqlite3.Connection) -> None:
 
 
 def test_forgetting_on_sqlite_uses_the_index(sqlite: sqlite3.Connection) -> None:
-    statement = sqlite_sql.Sql(NAMES).forget
+    statement = sqlite_sql.Statements(NAMES).delete_published
     values = {"sink": "default", "limit": 1000, "wait": "-7 days"}
 
     steps = [row[3] for row in sqlite.execute(f"EXPLAIN QUERY PLAN {statement}", values)]

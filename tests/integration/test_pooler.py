@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from outrider import DomainEvent, InMemoryEventBus, Outbox, OutboxRelay, RelayConfig, SqlOutbox
+from outrider import DomainEvent, InMemoryEventBus, Outbox, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider import signals as s
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Server, Services
-from outrider.testing.services.postgres import Postgres
-from outrider.testing.services.programs import Program
+from outrider.testing.services.install.programs import Program
+from outrider.testing.services.servers.postgres import Postgres
 
 PROGRAM = Program(
     service="pgbouncer",
@@ -89,7 +89,7 @@ async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Serv
     config = RelayConfig(poll_interval=timedelta(milliseconds=50))
 
     crowd = [asyncio.create_task(jostle(pooler.port)) for _ in range(6)]
-    async with OutboxRelay(SqlOutbox(through), bus, config, on_signal=seen.append):
+    async with OutboxRelay(SqlOutboxStore(through), bus, config, on_signal=seen.append):
         for number in range(200):
             async with AsyncSession(direct) as session, session.begin():
                 event = DomainEvent("thing.happened", "thing", number % 7, {"n": number})

@@ -18,13 +18,8 @@ import pytest
 from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_binary
 from cloudevents.core.formats.json import JSONFormat
 
-from outrider import (
-    BrokerUnavailable,
-    ConfigurationError,
-    EventEnvelope,
-    EventMetadata,
-    PublishFailed,
-)
+from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
+from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import (
     Binding,
     Exchange,
@@ -34,7 +29,7 @@ from outrider.brokers.rabbitmq import (
     Topology,
     messaging_topology,
 )
-from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.services import Services
 from tests.integration.rabbitmq_queues import (
     assert_accepted_are_a_prefix,

@@ -10,9 +10,9 @@ import pytest
 
 from outrider import BrokerUnavailable, EventEnvelope
 from outrider.brokers.rabbitmq import RabbitMQConfig
-from outrider.ports import ACCEPTED, Accepted, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Unknown
 from outrider.testing.services import Services
-from outrider.testing.services.rabbitmq import RabbitMQ
+from outrider.testing.services.servers.rabbitmq import RabbitMQ
 from tests.integration.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,

@@ -25,8 +25,8 @@ from outrider.brokers.rabbitmq import (
     Topology,
     messaging_topology,
 )
-from outrider.cloudevents import to_structured
-from outrider.consumer import ConsumerConfig, EventConsumer
+from outrider.consumer.consumer import ConsumerConfig, EventConsumer
+from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from tests.integration.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
@@ -184,7 +184,7 @@ async def test_plain_queue_of_somebody_else_is_consumed_exclusively(url: str) ->
         await active.close()
         again = await some(standing_by, 1)
 
-    assert again[0].deliveries == 2
+    assert again[0].delivery_count == 2
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ async def test_quorum_queue_counts_deliveries(url: str) -> None:
     for _ in range(3):
         async with receiving(url, name, topology) as source:
             [delivery] = await some(source, 1)
-            counts.append(delivery.deliveries)
+            counts.append(delivery.delivery_count)
             if len(counts) == 3:
-                await source.set_aside(delivery, "no")
+                await source.dead_letter(delivery, "no")
     [letter] = await messages_in(url, f"{name}.dlq")
 
     assert counts == [1, 2, 3]
@@ -343,7 +343,7 @@ async def test_message_of_a_hand_made_outbox_is_read(url: str) -> None:
     assert (str(found.event_id), found.event_type) == (event_id, "group_message.queued")
     assert (found.aggregate_type, found.aggregate_id) == ("group_message", "7")
     assert found.occurred_at == datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    assert (found.payload, found.version) == ({"a": 1}, 1)
+    assert (found.payload, found.event_version) == ({"a": 1}, 1)
 
 
 async def test_headers_may_be_of_any_type(url: str) -> None:
@@ -379,7 +379,7 @@ async def test_headers_may_be_of_any_type(url: str) -> None:
     assert (by_hand.envelope.aggregate_id, by_hand.envelope.occurred_at) == ("7", moment)
     found = binary.envelope
     assert found is not None
-    assert (found.occurred_at, found.aggregate_id, found.version) == (moment, str(2**40), 3)
+    assert (found.occurred_at, found.aggregate_id, found.event_version) == (moment, str(2**40), 3)
     assert (found.metadata.correlation_id, found.metadata.causation_id) == ("1.5", "true")
     assert (found.metadata.user_id, found.metadata.trace_id) == (None, None)
 
@@ -443,7 +443,7 @@ async def test_dead_letter_is_the_message_as_it_was_and_the_reason(url: str) -> 
     async with receiving(url, name) as source:
         await put(url, name, message)
         [delivery] = await some(source, 1)
-        await source.set_aside(delivery, "Grund: ValueError\ud800" + "x" * 2000)
+        await source.dead_letter(delivery, "Grund: ValueError\ud800" + "x" * 2000)
         left = await source.receive(1)  # where CC would have sent a copy to
     [found] = await messages_in(url, f"{name}.dlq")
 
@@ -480,7 +480,7 @@ async def test_dead_letters_of_a_queue_with_an_exchange_for_them_go_there(url: s
 
     async with receiving(url, exchange, renamed) as source:
         await sent(url, exchange, batch, renamed)
-        await source.set_aside((await some(source, 1))[0], "no")
+        await source.dead_letter((await some(source, 1))[0], "no")
     [found] = await messages_in(url, dead.name)
 
     assert (found.exchange, found.routing_key) == (f"{exchange}.dlx", "group_message.queued")
@@ -499,7 +499,7 @@ async def test_dead_letters_go_where_they_are_wanted(url: str, by: str) -> None:
 
     async with receiving(url, name, topology, config=config) as source:
         await put(url, name, aio_pika.Message(b"here"))
-        await source.set_aside((await some(source, 1))[0], "no")
+        await source.dead_letter((await some(source, 1))[0], "no")
 
     assert [message.body for message in await messages_in(url, dead)] == [b"here"]
 
@@ -528,11 +528,11 @@ async def test_what_cannot_be_set_aside_stays_in_hand(url: str) -> None:
                 await shop.publish(aio_pika.Message(b""), key)
         found = await some(source, 4)
         with pytest.raises(BrokerUnavailable, match="unroutable: NO_ROUTE.*'nowhere'"):
-            await source.set_aside(found[0], "no")
+            await source.dead_letter(found[0], "no")
         refusals = 0
         for delivery in found[1:]:
             try:
-                await source.set_aside(delivery, "no")
+                await source.dead_letter(delivery, "no")
             except BrokerUnavailable as error:
                 refusals += "nacked" in str(error)
         assert not any(delivery.lost for delivery in found)
@@ -551,12 +551,12 @@ async def test_deleted_queue_for_dead_letters_is_declared_again(url: str) -> Non
         for _ in range(2):
             await put(url, name, aio_pika.Message(b""))
         found = await some(source, 2)
-        await source.set_aside(found[0], "no")
+        await source.dead_letter(found[0], "no")
         async with channel_to(url) as channel:
             await channel.queue_delete(f"{name}.dlq")
         with pytest.raises(BrokerUnavailable, match="unroutable"):
-            await source.set_aside(found[1], "no")
-        await source.set_aside(found[1], "no")
+            await source.dead_letter(found[1], "no")
+        await source.dead_letter(found[1], "no")
 
     assert len(await messages_in(url, f"{name}.dlq")) == 1
 
@@ -682,6 +682,6 @@ async def test_user_who_may_only_read_receives_and_sets_aside(services: Services
         Queue(f"{name}.dlq", passive=True),
     ]
     async with receiving(theirs, name, Topology(queues=tuple(existing))) as source:
-        await source.set_aside((await some(source, 1))[0], "no")
+        await source.dead_letter((await some(source, 1))[0], "no")
 
     assert len(await messages_in(url, f"{name}.dlq")) == 1

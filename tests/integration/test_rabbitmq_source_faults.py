@@ -11,7 +11,7 @@ from outrider import BrokerUnavailable
 from outrider.brokers.rabbitmq import RabbitMQSource, RabbitMQSourceConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from outrider.testing.services.rabbitmq import RabbitMQ
+from outrider.testing.services.servers.rabbitmq import RabbitMQ
 from tests.integration.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
 QUICK = RabbitMQSourceConfig(
@@ -68,7 +68,7 @@ async def test_what_was_in_hand_is_lost_with_the_broker_and_comes_again(broker: 
     await asyncio.to_thread(broker.kill)
     error = await until_unavailable(source)
     await source.acknowledge(held[0])
-    await source.set_aside(held[1], "no")
+    await source.dead_letter(held[1], "no")
     await asyncio.to_thread(broker.start)
     again = await received(source)
     await source.close()
@@ -80,12 +80,12 @@ async def test_what_was_in_hand_is_lost_with_the_broker_and_comes_again(broker: 
 
 async def test_frozen_broker_is_noticed_and_nothing_is_lost(broker: RabbitMQ) -> None:
     source, held = await filled(broker)
-    await source.set_aside(held[0], "no")
+    await source.dead_letter(held[0], "no")
 
     broker.pause()
     try:
         with pytest.raises(BrokerUnavailable):
-            await source.set_aside(held[1], "no")
+            await source.dead_letter(held[1], "no")
         await until_unavailable(source)
     finally:
         broker.resume()
@@ -98,7 +98,7 @@ async def test_frozen_broker_is_noticed_and_nothing_is_lost(broker: RabbitMQ) ->
 
 async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker: RabbitMQ) -> None:
     source, held = await filled(broker)
-    await source.set_aside(held[0], "no")
+    await source.dead_letter(held[0], "no")
 
     async def watermark(part: str) -> None:
         await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", part)
@@ -113,7 +113,7 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
     try:
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match="dead letter"):
-                await source.set_aside(held[1], "no")
+                await source.dead_letter(held[1], "no")
         for delivery in held[2:]:
             await source.acknowledge(delivery)
         async with asyncio.timeout(60):
@@ -121,7 +121,7 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
                 await asyncio.sleep(0.1)
     finally:
         await watermark("0.4")
-    await source.set_aside(held[1], "no")
+    await source.dead_letter(held[1], "no")
     await source.close()
 
     letters = await messages_in(broker.url, f"{source._queue}.dlq")

@@ -28,13 +28,13 @@ from outrider import (
     InvalidEvent,
     create_all,
 )
-from outrider.context import event_context
+from outrider.events.context import event_context
+from outrider.lanes import LANES, aggregate_key
+from outrider.recording.outbox import Outbox, OutboxEventDispatcher
+from outrider.recording.repository import OutboxRepository
 from outrider.signals import EventsRecorded, Signal
-from outrider.sql.names import OutboxNames
-from outrider.sql.outbox import Outbox, OutboxEventDispatcher
-from outrider.sql.repository import OutboxRepository
-from outrider.sql.rows import LANES, aggregate_key
-from outrider.sql.tables import OutboxRecord, OutboxTables, map_outbox
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxRecord, OutboxTables, map_outbox
 from outrider.testing.services import Services
 from tests.integration.conftest import business, fresh_postgres
 

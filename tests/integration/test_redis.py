@@ -17,16 +17,11 @@ from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_binary
 from cloudevents.core.formats.json import JSONFormat
 from redis.asyncio import Redis
 
-from outrider import (
-    BrokerUnavailable,
-    ConfigurationError,
-    EventEnvelope,
-    EventMetadata,
-    PublishFailed,
-)
+from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
+from outrider.brokers import PublishFailed
 from outrider.brokers.redis import RedisConfig, RedisPublisher
-from outrider.brokers.redis.links import Links
-from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.brokers.redis.connection import ConnectionPool
+from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.conformance.events import event, events
 from outrider.testing.conformance.sending import kinds, outcomes_of
 from outrider.testing.services import Server, Services
@@ -334,7 +329,7 @@ def sockets_to(server: Server) -> int:
 
 @pytest.mark.fault("B10")
 async def test_cancelled_calls_never_get_each_others_replies(url: str) -> None:
-    links, dice = Links(url, RedisConfig()), random.Random(3)
+    links, dice = ConnectionPool(url, RedisConfig()), random.Random(3)
 
     async def echo(number: int) -> bool:
         [said] = await links.ask(("ECHO", number))

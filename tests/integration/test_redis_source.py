@@ -109,7 +109,7 @@ async def test_process_that_hangs_sets_nothing_aside(stream: Stream) -> None:
     await stream.abandon(first)
     second = await stream.source()
     await receive_some(second, 2)
-    await first.set_aside(held[0], "too late")
+    await first.dead_letter(held[0], "too late")
 
     assert held[0].lost
     assert await stream.client.exists(f"{stream.name}.dlq") == 0
@@ -180,8 +180,8 @@ async def test_many_pending_entries_come_again_in_order_before_new_ones(stream: 
 
     left = [each.envelope for number, each in enumerate(held) if number % 7]
     assert envelopes_of(found) == left + batch[250:]
-    assert {each.deliveries for each in found[: len(left)]} == {2}
-    assert {each.deliveries for each in found[len(left) :]} == {1}
+    assert {each.delivery_count for each in found[: len(left)]} == {2}
+    assert {each.delivery_count for each in found[len(left) :]} == {1}
 
 
 async def test_entries_pending_under_other_names_come_first(stream: Stream) -> None:
@@ -273,7 +273,7 @@ async def test_dead_letter_has_the_fields_and_the_reason(stream: Stream) -> None
     source = await stream.source()
 
     [delivery] = await receive_some(source, 1)
-    await source.set_aside(delivery, "no event")
+    await source.dead_letter(delivery, "no event")
 
     [(_, found)] = await stream.client.xrange(f"{stream.name}.dlq")
     assert found == {
@@ -293,7 +293,7 @@ async def test_dead_letters_to_a_key_of_another_type_lose_nothing(stream: Stream
 
     await stream.client.set(f"{stream.name}.dlq", "a string")
     with pytest.raises(BrokerUnavailable, match="WRONGTYPE"):
-        await source.set_aside(delivery, "no event")
+        await source.dead_letter(delivery, "no event")
     with pytest.raises(ConfigurationError, match="WRONGTYPE"):
         await stream.source()
 
@@ -336,7 +336,7 @@ async def test_shared_group_claims_what_a_dead_process_left_and_not_what_a_slow_
         claimed += await alive.receive(10)
 
     assert ids_of(claimed) == ids_of(left)
-    assert {delivery.deliveries for delivery in claimed} == {2}
+    assert {delivery.delivery_count for delivery in claimed} == {2}
     assert not any(delivery.lost for delivery in held)
 
 
@@ -348,7 +348,7 @@ async def test_documented_permissions_are_enough_to_receive(stream: Stream) -> N
         source = await stream.source(ordered=ordered, url=theirs)
         found = await receive_some(source, 1)
         await source._reader.keep([found[0].message[0]])
-        await source.set_aside(found[0], "no reason")
+        await source.dead_letter(found[0], "no reason")
         await source.close()
 
     assert await stream.client.xlen(f"{stream.name}.dlq") == 2

@@ -23,11 +23,11 @@ from outrider import (
     Outbox,
     OutboxRelay,
     RelayConfig,
-    SqlOutbox,
+    SqlOutboxStore,
 )
 from outrider import signals as s
 from outrider.observability.logging import log_signals
-from outrider.ports import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.outcomes import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
 
 outbox = Outbox()
 SOON = ExponentialRetry(first=timedelta(milliseconds=5), attempts=3)
@@ -131,7 +131,7 @@ async def test_everything_arrives_in_order_and_is_settled(
     sink = Sink()
     await record(database, *[n % 7 for n in range(500)])
 
-    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 500)
         await record(database, 1, 2, 3)
         await watch.until(lambda: published(watch) == 503)
@@ -147,7 +147,7 @@ async def test_commit_wakes_the_relay_long_before_its_poll(
 ) -> None:
     lazy = RelayConfig(poll_interval=timedelta(hours=1))
 
-    async with OutboxRelay(SqlOutbox(database), Sink(), lazy, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), Sink(), lazy, on_signal=watch):
         await record(database, 1)
         await watch.until(lambda: published(watch) == 1)
 
@@ -161,7 +161,7 @@ async def test_refused_event_waits_and_fails_while_others_arrive(
     sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
     await record(database, 1, 2, 1, 3)
 
-    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
         await watch.until(lambda: bool(watch.of(s.EventFailed)))
         await watch.until(lambda: published(watch) == 3)
 
@@ -180,7 +180,7 @@ async def test_failed_event_parks_its_aggregate_if_so_set(
     sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
     await record(database, 1, 1, 2)
 
-    async with OutboxRelay(SqlOutbox(database, park=True), sink, FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database, park=True), sink, FAST, on_signal=watch):
         await watch.until(lambda: bool(watch.of(s.EventFailed)))
         await record(database, 3, start=1)
         await watch.until(lambda: published(watch) == 2)
@@ -195,7 +195,7 @@ async def test_outage_costs_no_attempts_and_ends_by_itself(
     sink = Sink(lambda _: ACCEPTED if up else Unknown("no connection"))
     await record(database, *range(50))
 
-    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
         await watch.until(lambda: len(watch.of(s.BatchPublished)) >= 2)
         assert await states(database) == {"pending": 50}
         await watch.until(lambda: len(watch.of(s.BatchPublished)) >= 4)
@@ -220,7 +220,7 @@ async def test_sink_that_raises_unavailable_is_paused_for(
     sink.before = fail_twice
     await record(database, 1)
 
-    async with OutboxRelay(SqlOutbox(database), sink, FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 1)
 
     assert await column(database, "retry_count") == [0]
@@ -237,7 +237,7 @@ async def test_publisher_that_raises_costs_only_the_event_to_blame(
 
     await record(database, 1, 2, 3, 4, 4, 5)
 
-    async with OutboxRelay(SqlOutbox(database), Sink(answer), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), Sink(answer), FAST, on_signal=watch):
         await watch.until(lambda: bool(watch.of(s.EventFailed)))
         await watch.until(lambda: published(watch) == 5)
 
@@ -255,7 +255,7 @@ async def test_damaged_row_is_set_aside_and_the_rest_flows(
         damage = text(f"UPDATE outbox SET metadata = {json} WHERE position = 1")  # noqa: S608
         await connection.execute(damage, {"damaged": damaged})
 
-    async with OutboxRelay(SqlOutbox(database), Sink(), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), Sink(), FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 2)
 
     assert await column(database, "status") == ["failed", "published", "published"]
@@ -271,7 +271,7 @@ async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(
         raise ConfigurationError("exchange 'shop' is of another type")
 
     sink.open = refuse  # type: ignore[method-assign]
-    relay = OutboxRelay(SqlOutbox(database), sink, FAST)
+    relay = OutboxRelay(SqlOutboxStore(database), sink, FAST)
 
     with pytest.raises(ConfigurationError, match="another type"):
         await relay.run()
@@ -291,7 +291,7 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
     slow.before = wait
     patient = RelayConfig(lease=timedelta(seconds=60), loops=1, batch_size=10)
     await record(database, *range(30))
-    first = OutboxRelay(SqlOutbox(database), slow, patient, on_signal=watch)
+    first = OutboxRelay(SqlOutboxStore(database), slow, patient, on_signal=watch)
     await first.start()
     await entered.wait()
     stopping = asyncio.create_task(first.stop())
@@ -301,10 +301,10 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
 
     assert len(slow.got) == 10
     assert await states(database) == {"published": 10, "pending": 20}
-    assert watch.of(s.RelayStopped)[0].left == 20
+    assert watch.of(s.RelayStopped)[0].pending == 20
 
     heir = Sink()
-    async with OutboxRelay(SqlOutbox(database), heir, patient, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), heir, patient, on_signal=watch):
         await watch.until(lambda: published(watch) == 30)
     assert not {e.event_id for e in heir.got} & {e.event_id for e in slow.got}
 
@@ -320,7 +320,7 @@ async def test_cancelled_relay_leaves_its_work_for_the_next(
 
     stuck.before = hang
     await record(database, 1, 2)
-    running = asyncio.create_task(OutboxRelay(SqlOutbox(database), stuck, FAST).run())
+    running = asyncio.create_task(OutboxRelay(SqlOutboxStore(database), stuck, FAST).run())
     await entered.wait()
 
     running.cancel()
@@ -328,7 +328,7 @@ async def test_cancelled_relay_leaves_its_work_for_the_next(
         await running
 
     assert await states(database) == {"pending": 2}
-    async with OutboxRelay(SqlOutbox(database), Sink(), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), Sink(), FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 2)
 
 
@@ -339,7 +339,7 @@ async def test_two_relays_share_the_work_without_duplicates(
     one, two = Sink(), Sink()
     config = replace(FAST, lease=timedelta(seconds=6))  # none is lost on a busy machine
     relays = [
-        OutboxRelay(SqlOutbox(database), sink, config, on_signal=watch) for sink in (one, two)
+        OutboxRelay(SqlOutboxStore(database), sink, config, on_signal=watch) for sink in (one, two)
     ]
 
     async with relays[0], relays[1]:
@@ -368,7 +368,7 @@ async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
         await asyncio.Event().wait()
 
     stuck.before = hang
-    store = SqlOutbox(database)
+    store = SqlOutboxStore(database)
     await record(database, 1)
     relay = OutboxRelay(store, stuck, FAST, on_signal=watch)
     await relay.start()
@@ -390,7 +390,7 @@ async def test_lease_that_is_renewed_while_a_batch_is_given_up_ends_no_relay(
 ) -> None:
     # given: a publisher that takes its time to give up, and a renewal that comes too late
     sink, entered, giving_up, may_end = Sink(), *(asyncio.Event() for _ in range(3))
-    store, may_renew, renewed = SqlOutbox(database), asyncio.Event(), asyncio.Event()
+    store, may_renew, renewed = SqlOutboxStore(database), asyncio.Event(), asyncio.Event()
     lease = store.lease
 
     async def hang() -> None:
@@ -441,7 +441,7 @@ class Deadly(Sink):
 async def run_until_death(database: AsyncEngine, sink: Deadly, watch: Watch) -> bool:
     """One life of a relay; whether it died. A dead one releases nothing."""
     sink.died.clear()
-    store = SqlOutbox(database)
+    store = SqlOutboxStore(database)
 
     async def vanish(*_: object) -> None: ...
 

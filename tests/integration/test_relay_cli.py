@@ -99,7 +99,7 @@ def test_relay_says_what_is_connected_and_ends_on_sigterm(
     log = tmp_path / "log"
     with log.open("w") as output:
         relay = subprocess.Popen(
-            [sys.executable, "-m", "outrider", "relay", "--workers", workers],
+            [sys.executable, "-m", "outrider", "relay", "--processes", workers],
             env={**os.environ, "DATABASE_URL": url, "RABBITMQ_URL": services.rabbitmq.url},
             stderr=output,
         )
@@ -163,7 +163,7 @@ def test_health_port_tells_life_readiness_and_numbers(services: Services, tmp_pa
 
     assert [code for code, _ in answers.values()] == [200, 200, 200, 404]
     assert json.loads(answers["readyz"][1]) == {"status": "ready", "problems": []}
-    assert 'outbox_backlog_events{state="pending"} 0.0' in answers["metrics"][1]
+    assert 'outbox_backlog_events{status="pending"} 0.0' in answers["metrics"][1]
     assert services.postgres.password not in str(answers)
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outrider import DomainEvent, Outbox, OutboxRepository
+from outrider import DomainEvent, Outbox
+from outrider.admin import OutboxRepository
 
 
 async def test_each_sink_has_its_own_progress(engine: AsyncEngine) -> None:

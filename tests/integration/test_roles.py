@@ -31,14 +31,15 @@ from outrider import (
     OutboxTables,
     SqlInbox,
 )
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import OutboxRepair
+from outrider.admin.replay import Replay
 from outrider.cli.app import app
+from outrider.consumer.scopes import current_scope
 from outrider.dashboard import dashboard
-from outrider.scopes import current_scope
-from outrider.sql import schema
-from outrider.sql.delivered import SqlDelivered
-from outrider.sql.filters import EventFilter
-from outrider.sql.inspector import OutboxInspector
-from outrider.sql.repair import OutboxRepair, Replay
+from outrider.store.schema import migrate as schema
+from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
 from outrider.testing.spy import OutboxSpy
@@ -115,10 +116,10 @@ def test_relay_may_settle_but_not_change_or_invent_events(
     for allowed in (
         "SELECT * FROM app.outbox FOR UPDATE SKIP LOCKED",
         "UPDATE app.outbox SET status = 'failed', retry_count = 1, crash_count = 1, "
-        "next_retry_at = now(), last_error = 'no', published_at = now(), delivery = 1",
+        "next_retry_at = now(), last_error = 'no', published_at = now(), delivery_number = 1",
         "INSERT INTO app.outbox_lanes (sink, lane) VALUES ('default', 1) ON CONFLICT DO NOTHING",
         "SELECT * FROM app.outbox_lanes FOR UPDATE SKIP LOCKED",
-        "UPDATE app.outbox_sinks SET delivered = delivered + 1",
+        "UPDATE app.outbox_sinks SET last_delivery_number = last_delivery_number + 1",
         "DELETE FROM app.outbox_relays",
         "SELECT max(version) FROM app.outbox_schema",
     ):
@@ -158,11 +159,11 @@ def test_consumer_may_remember_and_forget(roles: dict[str, str]) -> None:
 def test_reader_may_follow_deliveries_and_nothing_else(roles: dict[str, str]) -> None:
     reader = roles["reader"]
 
-    assert attempt(reader, "SELECT payload, metadata, delivery FROM app.outbox")
+    assert attempt(reader, "SELECT payload, metadata, delivery_number FROM app.outbox")
     for refused in (
         "SELECT last_error FROM app.outbox",
         "SELECT payload FROM app.outbox FOR UPDATE",
-        "UPDATE app.outbox SET delivery = 1",
+        "UPDATE app.outbox SET delivery_number = 1",
         "DELETE FROM app.outbox",
         insert("app.outbox"),
         "SELECT * FROM app.outbox_actions",
@@ -198,7 +199,7 @@ def test_operator_may_repair_but_neither_change_what_happened_nor_its_own_traces
         "UPDATE app.outbox SET aggregate_id = 'other'",
         "DELETE FROM app.outbox_actions",
         "UPDATE app.outbox_lanes SET token = 0",
-        "UPDATE app.outbox_sinks SET delivered = 0",
+        "UPDATE app.outbox_sinks SET last_delivery_number = 0",
         "DELETE FROM app.processed_events",
         "TRUNCATE app.outbox",
     ):
@@ -275,7 +276,7 @@ async def test_whole_flow_runs_as_these_roles(
         await asyncio.wait_for(handler.done.wait(), 30)
 
     # the live stream follows
-    delivered = SqlDelivered(engines["reader"], TABLES, sink="default")
+    delivered = SqlDeliveredEvents(engines["reader"], TABLES, sink="default")
     assert "notified" in await delivered.open(lambda _word: None)
     assert [found.envelope.event_id for found in await delivered.after(0, 10)] == [event.event_id]
     await delivered.close()
@@ -291,11 +292,11 @@ async def test_whole_flow_runs_as_these_roles(
     operator = engines["operator"]
     for to in (None, "archive"):
         replay = Replay(operator, TABLES)
-        assert await replay.run(await replay.begin(EventFilter(type="order.*"), to=to)) == 1
+        assert await replay.run(await replay.begin(EventFilter(event_type="order.*"), to=to)) == 1
     assert await OutboxRepair(operator, TABLES).discard(EventFilter(sink="archive")) == 1
     assert await spy.deliver(broker.publisher()) == 1
     assert await OutboxRepair(operator, TABLES).retry(EventFilter()) == 0
-    assert await OutboxRepair(operator, TABLES).purge(EventFilter()) == 2
+    assert await OutboxRepair(operator, TABLES).delete(EventFilter()) == 2
     assert await OutboxInspector(operator, TABLES).payload(event.event_id) is None
 
 

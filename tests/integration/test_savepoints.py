@@ -38,7 +38,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from outrider import ConfigurationError, DomainEvent, InvalidEvent, RaisesEvents
-from outrider.sql.outbox import Outbox
+from outrider.recording.outbox import Outbox
 from outrider.testing.services import Services
 
 TAKEN = -1

@@ -11,9 +11,9 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from outrider.errors import ConfigurationError
-from outrider.sql import schema
-from outrider.sql.names import OutboxNames
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, insert
 
@@ -75,7 +75,9 @@ async def test_rows_survive_every_step_up_and_down(database: Database) -> None:
 
     # then
     assert applied == [[number] for number in ALL_STEPS[1:]]
-    assert database.run("SELECT position, status, delivery FROM outbox") == [(1, "pending", None)]
+    assert database.run("SELECT position, status, delivery_number FROM outbox") == [
+        (1, "pending", None)
+    ]
     assert await schema.check(engine) == []
 
     # when

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, make_url
 
 from outrider.cli.app import app
 from outrider.cli.database import masked
-from outrider.sql import schema
+from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
 from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, pipe
 

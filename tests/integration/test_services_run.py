@@ -16,13 +16,13 @@ from outrider.testing.services import (
     ServerFailed,
     ServiceMissing,
     Services,
-    debian,
     keeper,
     ports,
 )
-from outrider.testing.services import server as server_module
-from outrider.testing.services.programs import Program
-from outrider.testing.services.server import wait_until
+from outrider.testing.services.install import debian
+from outrider.testing.services.install.programs import Program
+from outrider.testing.services.servers import server as server_module
+from outrider.testing.services.servers.server import wait_until
 
 pytestmark = pytest.mark.faults
 

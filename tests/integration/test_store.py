@@ -14,14 +14,15 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutbox
-from outrider.ports import OutboxStore, RefusedEvent
-from outrider.sql.filters import EventFilter
-from outrider.sql.floors import Floors
-from outrider.sql.links import Links
-from outrider.sql.postgres import PostgresOutbox
-from outrider.sql.repair import OutboxRepair
-from outrider.sql.rows import LANES, aggregate_key
+from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, Outbox, SqlOutboxStore
+from outrider.admin.filters import EventFilter
+from outrider.admin.repair import OutboxRepair
+from outrider.lanes import LANES, aggregate_key
+from outrider.outcomes import RefusedEvent
+from outrider.ports import RelayStore
+from outrider.store.postgres.connections import ConnectionPool
+from outrider.store.postgres.scan_start import ScanStart
+from outrider.store.postgres.store import PostgresOutboxStore
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 
@@ -32,8 +33,8 @@ table = outbox.tables.outbox
 
 
 @pytest.fixture
-async def store(database: AsyncEngine) -> AsyncIterator[OutboxStore]:
-    made = SqlOutbox(database)
+async def store(database: AsyncEngine) -> AsyncIterator[RelayStore]:
+    made = SqlOutboxStore(database)
     await made.open(lambda _source: None)
     yield made
     await made.close()
@@ -67,9 +68,9 @@ async def expire(engine: AsyncEngine) -> None:
 
 
 @pytest.mark.fault("R4")
-async def test_stale_relay_changes_nothing(store: OutboxStore, database: AsyncEngine) -> None:
+async def test_stale_relay_changes_nothing(store: RelayStore, database: AsyncEngine) -> None:
     """Also if it settles at the very moment of the take-over: what is left is the heir's."""
-    heir = SqlOutbox(database)
+    heir = SqlOutboxStore(database)
     await heir.open(lambda _source: None)
     for moment in range(20):
         zombie = uuid4()
@@ -96,7 +97,7 @@ async def test_stale_relay_changes_nothing(store: OutboxStore, database: AsyncEn
 
 
 async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
-    store: OutboxStore, database: AsyncEngine
+    store: RelayStore, database: AsyncEngine
 ) -> None:
     """By the database's clock, from the oldest delivery on."""
     relay = uuid4()
@@ -109,10 +110,10 @@ async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
     await change(database, 1, 2, 3, published_at=last_week)
     await change(database, 6, 7, created_at=last_week, occurred_at=last_week)
 
-    assert await store.forget(timedelta(days=9), 10) == 0
-    assert await store.forget(timedelta(days=7), 2) == 2
-    assert await store.forget(timedelta(days=7), 2) == 1
-    assert await store.forget(timedelta(days=7), 2) == 0
+    assert await store.delete_published(timedelta(days=9), 10) == 0
+    assert await store.delete_published(timedelta(days=7), 2) == 2
+    assert await store.delete_published(timedelta(days=7), 2) == 1
+    assert await store.delete_published(timedelta(days=7), 2) == 0
     assert await column(database, "position") == [4, 5, 6, 7, 8]
 
 
@@ -125,7 +126,7 @@ async def test_connection_of_a_call_that_was_given_up_is_never_used_again(
 
     And the server stops working on it: given up every ten seconds, such calls would pile up.
     """
-    links = Links(postgres, deadline=60.0)
+    links = ConnectionPool(postgres, timedelta(minutes=1))
     first = await links.run(backend)
 
     if given_up_by == "cancellation":
@@ -161,7 +162,7 @@ async def test_leases_follow_the_clock_of_the_database(
     postgres: AsyncEngine, wrong_by: int
 ) -> None:
     """A relay whose own clock is fast takes nothing early; one that is slow keeps what it has."""
-    store = SqlOutbox(postgres)
+    store = SqlOutboxStore(postgres)
     await store.open(lambda _source: None)
     if wrong_by > 0:
         await store.lease(uuid4(), "right", timedelta(minutes=20))
@@ -198,10 +199,10 @@ async def postgres(services: Services) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.mark.fault("D10")
-async def past_a_late_commit(postgres: AsyncEngine, clock: Clock) -> PostgresOutbox:
+async def past_a_late_commit(postgres: AsyncEngine, clock: Clock) -> PostgresOutboxStore:
     """The hole of a floor: 1 is seen when 2 and 3, of its lane, are settled and the floor above."""
     relay, other = uuid4(), same_lane_as(1)
-    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
+    store = PostgresOutboxStore(postgres, scan_start=ScanStart(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     await record(postgres, 1, other, other)
@@ -243,7 +244,7 @@ async def test_event_that_was_committed_late_is_found_although_none_follows(
 async def test_events_that_were_sent_back_come_from_the_first_on(postgres: AsyncEngine) -> None:
     """A replay makes published events pending again; some of them lie above the floor."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
+    store = PostgresOutboxStore(postgres, scan_start=ScanStart(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     for _ in range(2):
@@ -263,7 +264,7 @@ async def test_events_that_were_sent_back_come_from_the_first_on(postgres: Async
 async def test_refused_event_holds_back_its_aggregate_and_no_other(postgres: AsyncEngine) -> None:
     """Also when its whole lane is settled far above it."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, floors=Floors(clock, quick=0))
+    store = PostgresOutboxStore(postgres, scan_start=ScanStart(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     refused, other = 1, same_lane_as(1)
@@ -295,7 +296,7 @@ def same_lane_as(aggregate: int) -> int:
 async def test_missing_tables_are_a_configuration_error(database: AsyncEngine) -> None:
     async with database.begin() as connection:
         await connection.run_sync(outbox.tables.metadata.drop_all)
-    store = SqlOutbox(database)
+    store = SqlOutboxStore(database)
 
     with pytest.raises(ConfigurationError, match="outrider schema check"):
         await store.open(lambda _source: None)
@@ -304,7 +305,7 @@ async def test_missing_tables_are_a_configuration_error(database: AsyncEngine) -
 
 async def test_unreachable_database_is_something_to_wait_for() -> None:
     engine = create_async_engine("postgresql+asyncpg://nobody:canary@127.0.0.1:1/nowhere")
-    store = SqlOutbox(engine)
+    store = SqlOutboxStore(engine)
 
     with pytest.raises(DatabaseUnavailable) as caught:
         await store.open(lambda _source: None)
@@ -315,12 +316,12 @@ async def test_unreachable_database_is_something_to_wait_for() -> None:
 
 def test_in_memory_sqlite_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give it a file"):
-        SqlOutbox(create_async_engine("sqlite+aiosqlite://"))
+        SqlOutboxStore(create_async_engine("sqlite+aiosqlite://"))
 
 
-async def test_many_lanes_rows_are_made_once(store: OutboxStore, database: AsyncEngine) -> None:
+async def test_many_lanes_rows_are_made_once(store: RelayStore, database: AsyncEngine) -> None:
     await store.close()
-    again = SqlOutbox(database)
+    again = SqlOutboxStore(database)
     await again.open(lambda _source: None)
 
     async with database.connect() as connection:
@@ -335,7 +336,7 @@ async def test_event_that_a_person_sends_back_comes_before_what_was_parked_behin
 ) -> None:
     """Also when its lane is settled far above it: 1 and 3 belong to one aggregate, 1 has failed."""
     clock, relay = Clock(), uuid4()
-    store = PostgresOutbox(postgres, park=True, floors=Floors(clock, quick=0))
+    store = PostgresOutboxStore(postgres, park=True, scan_start=ScanStart(clock, quick=0))
     await store.open(lambda _source: None)
     lease = await store.lease(relay, "one", LEASE)
     parked, other = 1, same_lane_as(1)

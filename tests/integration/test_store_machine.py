@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outrider import SqlOutbox
+from outrider import SqlOutboxStore
 from tests.faults.flow import FULL
 from tests.integration.conftest import made_for, transactional_sqlite
 from tests.integration.store_world import (
@@ -94,9 +94,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.run(self.world.lease(relay))
 
     @rule(number=numbers)
-    def suspect(self, number: int) -> None:
+    def adjust_crash_count(self, number: int) -> None:
         if self.world.relays[number].hand:
-            self.run(self.world.suspect(self.world.relays[number]))
+            self.run(self.world.adjust_crash_count(self.world.relays[number]))
 
     @rule(number=numbers)
     def take_over(self, number: int) -> None:
@@ -173,6 +173,6 @@ def test_outbox_in_memory_keeps_the_promises_of_the_real_ones(runner: asyncio.Ru
 
 async def _prepare(engine: AsyncEngine) -> None:
     """The rows of the lanes, which a store makes when it is opened."""
-    store = SqlOutbox(engine)
+    store = SqlOutboxStore(engine)
     await store.open(lambda _word: None)
     await store.close()

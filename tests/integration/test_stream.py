@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from outrider import DomainEvent, OutboxNames, event_context
-from outrider.brokers.stream import StreamConfig, StreamFilter, StreamManager
 from outrider.integrations.starlette import stream_app
-from outrider.sql import schema
-from outrider.sql.delivered import SqlDelivered, delivered_channel
-from outrider.sql.rows import insert, row_of
+from outrider.recording.rows import insert, row_of
+from outrider.store.schema import migrate as schema
+from outrider.stream import StreamConfig, StreamFilter, StreamManager
+from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services import Server, Services
 from tests.integration.conftest import fresh_postgres
 from tests.integration.stream_server import (
@@ -174,7 +174,7 @@ async def test_transaction_that_commits_late_is_seen_once(postgres: AsyncEngine)
 
 async def positions(engine: AsyncEngine) -> list[int]:
     async with engine.connect() as connection:
-        query = text("SELECT delivery FROM outbox ORDER BY position")
+        query = text("SELECT delivery_number FROM outbox ORDER BY position")
         return list((await connection.execute(query)).scalars())
 
 
@@ -183,7 +183,7 @@ async def test_client_is_told_of_what_was_forgotten(database: AsyncEngine) -> No
         live = await here.client()
         await here.happen(*range(1, 11))
         await live.take(10)
-        await run(database, "DELETE FROM outbox WHERE delivery <= 6")
+        await run(database, "DELETE FROM outbox WHERE delivery_number <= 6")
 
         late = await here.resume(2)
         told, *rest = await late.take(5)
@@ -424,7 +424,7 @@ async def test_outage_of_the_database_is_silence_and_no_end(services: Services) 
 async def test_notifications_are_sent_only_for_stores_that_announce(postgres: AsyncEngine) -> None:
     heard = asyncio.Event()
     async with relay_for(postgres):
-        events = SqlDelivered(postgres)
+        events = SqlDeliveredEvents(postgres)
         connected = await events.open(lambda _word: heard.set())
         heard.clear()
 
@@ -444,7 +444,7 @@ async def test_reader_needs_no_more_than_select(postgres: AsyncEngine) -> None:
     try:
         async with (
             relay_for(postgres),
-            StreamManager(SqlDelivered(limited)) as manager,
+            StreamManager(SqlDeliveredEvents(limited)) as manager,
             aclosing(manager.connect(since="start")) as stream,
         ):
             await record(postgres, happened(1))
@@ -457,8 +457,8 @@ async def test_reader_needs_no_more_than_select(postgres: AsyncEngine) -> None:
 
 @pytest.mark.fault("D14")
 def test_channel_of_readers_is_never_too_long() -> None:
-    assert delivered_channel(OutboxNames()) == "outbox_channel_delivered"
-    assert len(delivered_channel(OutboxNames(channel="c" * 63))) == 63
+    assert OutboxNames().delivered_channel == "outbox_channel_delivered"
+    assert len(OutboxNames(channel="c" * 63).delivered_channel) == 63
 
 
 async def test_payloads_are_not_logged(
@@ -477,7 +477,7 @@ async def test_mounted_application_serves_the_same_stream(database: AsyncEngine)
     async def authorize(request: Request) -> bool:
         return True
 
-    manager = StreamManager(SqlDelivered(database))
+    manager = StreamManager(SqlDeliveredEvents(database))
     sent: list[Any] = []
     messages = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
@@ -562,7 +562,7 @@ async def test_all_web_processes_see_everything(database: AsyncEngine, tmp_path:
 
 ROWS = """
 INSERT INTO outbox (id, sink, lane, aggregate_key, event_type, aggregate_type, aggregate_id,
-    payload, occurred_at, status, delivery, published_at)
+    payload, occurred_at, status, delivery_number, published_at)
 SELECT gen_random_uuid(), CASE WHEN n % 4 = 0 THEN 'default' ELSE 'stream' END, n % 64, n % 5000,
     'thing.happened', 'thing', (n % 5000)::text, '{}', now(), 'published', n, now()
 FROM generate_series(1, 200000) AS n ORDER BY random()
@@ -586,7 +586,7 @@ def psql(services: Services) -> Any:
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_resuming_on_a_large_table_walks_the_index(psql: Any, mode: str) -> None:
-    reader: Any = SqlDelivered(create_async_engine("postgresql+asyncpg://nowhere/x"))
+    reader: Any = SqlDeliveredEvents(create_async_engine("postgresql+asyncpg://nowhere/x"))
     explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE"
 
     page = psql(
@@ -606,18 +606,18 @@ def test_resuming_on_a_large_table_walks_the_index(psql: Any, mode: str) -> None
 
 def test_resuming_on_a_large_sqlite_table_walks_the_index(tmp_path: Path) -> None:
     file = tmp_path / "outbox.db"
-    reader: Any = SqlDelivered(create_async_engine(f"sqlite+aiosqlite:///{file}"))
+    reader: Any = SqlDeliveredEvents(create_async_engine(f"sqlite+aiosqlite:///{file}"))
     with sqlite3.connect(file) as db:
         for statement in schema.statements("sqlite", OutboxNames()):
             db.execute(statement)
         db.executemany(
             "INSERT INTO outbox (id, sink, lane, aggregate_key, event_type, aggregate_type,"
-            " aggregate_id, payload, occurred_at, status, delivery)"
+            " aggregate_id, payload, occurred_at, status, delivery_number)"
             " VALUES (?, ?, 1, 1, 'thing.happened', 'thing', 'a', '{}', '2026', 'published', ?)",
             ((f"{n:032x}", "default" if n % 4 == 0 else "stream", n) for n in range(200_000)),
         )
         db.execute("ANALYZE")
-        values = {"sink": "stream", "delivery": 100_000, "limit": 100}
+        values = {"sink": "stream", "delivery_number": 100_000, "limit": 100}
 
         plans = [
             "; ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))

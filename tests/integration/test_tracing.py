@@ -29,14 +29,14 @@ from outrider import (
     create_all,
 )
 from outrider.cli.publishers import publisher_of
-from outrider.context import trace_events_with
+from outrider.events.context import trace_events_with
 from outrider.integrations.fastapi import EventContextMiddleware
 from outrider.observability.opentelemetry import (
     TracedPublisher,
     trace_recording,
     traced,
 )
-from outrider.settings import read_settings
+from outrider.settings.settings import read_settings
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
 from outrider.testing.spy import OutboxSpy
@@ -190,7 +190,7 @@ SET_UP = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from outrider import InMemoryEventBus
-from outrider.cli.numbers import traced
+from outrider.cli.telemetry import traced
 
 bus = InMemoryEventBus()
 assert traced(bus, "default") is bus

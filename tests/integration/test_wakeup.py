@@ -14,12 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outrider import DomainEvent
-from outrider.ports import lanes_of
-from outrider.sql.names import OutboxNames
-from outrider.sql.outbox import Outbox
-from outrider.sql.rows import row_of
-from outrider.sql.tables import OutboxTables
-from outrider.sql.wakeup import waker_of
+from outrider.lanes import decode_lanes
+from outrider.recording.outbox import Outbox
+from outrider.recording.rows import row_of
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
+from outrider.store.wakeup import waker_of
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
 
@@ -89,7 +89,7 @@ async def test_commit_wakes_the_listener(session: AsyncSession, listener: Listen
         assert listener.heard == 0
 
     await listener.next()
-    assert lanes_of(listener.word) == {row_of(happened().to_envelope()).lane}
+    assert decode_lanes(listener.word) == {row_of(happened().to_envelope()).lane}
 
 
 async def test_rollback_wakes_nobody(session: AsyncSession, listener: Listener) -> None:
@@ -109,7 +109,7 @@ async def test_many_commits_share_few_wake_ups(session: AsyncSession, listener: 
     waker = waker_of(session.get_bind().engine, "outbox_channel")
 
     for _ in range(1_000):
-        waker.poke()
+        waker.notify()
 
     await listener.next()
     assert await listener.until_end() < 200
@@ -172,10 +172,10 @@ async def test_wake_up_that_fails_is_said_once_and_costs_nothing(
     logger.addHandler(handler := Said())
     waker = waker_of(engine.sync_engine, "outbox_channel")
 
-    waker.poke()
+    waker.notify()
     assert await asyncio.to_thread(said.wait, 10)
     for _ in range(5):
-        waker.poke()
+        waker.notify()
         await asyncio.sleep(0.02)
     logger.removeHandler(handler)
 
@@ -199,13 +199,13 @@ async def test_wake_up_recovers_after_the_database_came_back(services: Services)
         await connection.add_listener(names.channel, listener)
         async with asyncio.timeout(20):
             while not listener.heard:
-                waker.poke()
+                waker.notify()
                 await asyncio.sleep(0.02)
         await connection.close()
 
     await heard()
     await asyncio.to_thread(server.kill)
-    waker.poke()
+    waker.notify()
     await asyncio.to_thread(server.start)
     await heard()
     await engine.dispose()
@@ -225,5 +225,5 @@ async def test_relay_of_the_same_process_is_called_directly(tmp_path: object) ->
         async with session.begin():
             Outbox().record(session, happened())
 
-    assert [lanes_of(word) for word in pokes] == [{row_of(happened().to_envelope()).lane}]
+    assert [decode_lanes(word) for word in pokes] == [{row_of(happened().to_envelope()).lane}]
     await engine.dispose()

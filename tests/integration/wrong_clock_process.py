@@ -26,9 +26,9 @@ async def main() -> None:
 
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    from outrider import SqlOutbox
+    from outrider import SqlOutboxStore
 
-    store = SqlOutbox(create_async_engine(URL))
+    store = SqlOutboxStore(create_async_engine(URL))
     await store.open(lambda _source: None)
     lease = await store.lease(uuid4(), "wrong", dt.timedelta(minutes=20))
     print(len(lease.lanes), flush=True)

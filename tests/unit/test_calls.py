@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 
 from outrider import ConfigurationError, DatabaseUnavailable, DecodeError, EventEnvelope, Handlers
-from outrider.calls import HandlerCalls
-from outrider.inbox import IdempotentHandler, MemoryProcessedEvents
+from outrider.consumer.handler_runner import HandlerRunner
+from outrider.consumer.inbox import IdempotentHandler, MemoryProcessedEvents
+from outrider.consumer.scopes import GivenScope, Scope, current_scope
 from outrider.observability.opentelemetry import TracedHandler
 from outrider.ports import EventHandler
-from outrider.scopes import GivenScope, Scope, current_scope
 from outrider.signals import EventHandled, Signal
 from tests.unit.shop import AccountOpened
 
@@ -81,7 +81,7 @@ async def cancels_its_task(_: EventEnvelope) -> None:
 )
 async def test_misbehaving_handler_fails_alone(work: Callable[..., Awaitable[None]]) -> None:
     bad, good = Handler("bad", work), Handler("good", fine)
-    calls = HandlerCalls(timeout=QUICK)
+    calls = HandlerRunner(timeout=QUICK)
 
     failures = await calls.deliver(created(), [bad, good])
 
@@ -93,8 +93,8 @@ async def test_misbehaving_handler_fails_alone(work: Callable[..., Awaitable[Non
 async def test_handler_that_cannot_be_ended_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outrider.calls._TO_END", 0.01)
-    calls = HandlerCalls(timeout=QUICK)
+    monkeypatch.setattr("outrider.consumer.handler_runner._TO_END", 0.01)
+    calls = HandlerRunner(timeout=QUICK)
 
     failures = await calls.deliver(created(), [Handler("bad", never_ends)])
 
@@ -114,7 +114,7 @@ async def test_our_own_cancellation_ends_the_handler_and_goes_on() -> None:
         finally:
             ended.append(True)
 
-    calling = asyncio.create_task(HandlerCalls().deliver(created(), [Handler("h", work)]))
+    calling = asyncio.create_task(HandlerRunner().deliver(created(), [Handler("h", work)]))
     await started.wait()
     calling.cancel()
 
@@ -131,12 +131,12 @@ async def test_only_those_that_failed_run_again_until_the_event_is_forgotten() -
             raise trouble
 
     good, bad, envelope = Handler("good", fine), Handler("bad", fails_once), created()
-    calls = HandlerCalls()
+    calls = HandlerRunner()
 
     first = await calls.deliver(envelope, [good, bad])
     second = await calls.deliver(envelope, [good, bad], attempt=2)
     third = await calls.deliver(envelope, [good, bad])
-    calls.forget(envelope.event_id)
+    calls.settled(envelope.event_id)
     await calls.deliver(envelope, [good, bad])
 
     assert (len(first), second, third) == (1, [], [])
@@ -152,7 +152,7 @@ async def test_error_decides_what_is_done_and_its_text_stays_out_of_the_reason()
 
         return Handler(type(error).__name__, work)
 
-    failures = await HandlerCalls().deliver(created(), [raising(error) for error in errors])
+    failures = await HandlerRunner().deliver(created(), [raising(error) for error in errors])
 
     assert [f.verdict for f in failures] == ["wait", "never", "count"]
     assert failures[2].reason == "ValueError: ValueError"
@@ -170,7 +170,7 @@ async def test_every_call_is_told_with_its_outcome() -> None:
         async def once(self, _: EventEnvelope, name: str, /) -> AsyncIterator[bool]:
             yield name != "seen"
 
-    calls = HandlerCalls(inbox=Seen(), on_signal=told.append)
+    calls = HandlerRunner(inbox=Seen(), on_signal=told.append)
     handlers = [Handler("ok", fine), Handler("seen", fine), Handler("bad", fails)]
     envelope = created()
     await calls.deliver(envelope, handlers)
@@ -192,10 +192,10 @@ async def test_what_an_idempotent_handler_skips_is_a_duplicate(
         assert isinstance(signal, EventHandled)
         outcomes.append(signal.outcome)
 
-    calls = HandlerCalls(on_signal=note)
+    calls = HandlerRunner(on_signal=note)
     for _ in range(2):
         assert await calls.deliver(envelope, [handler]) == []
-        calls.forget(envelope.event_id)
+        calls.settled(envelope.event_id)
 
     assert (outcomes, work.calls) == (["ok", "duplicate"], 1)
 
@@ -229,7 +229,7 @@ async def test_each_handler_has_a_scope_of_its_own_which_ends_with_it() -> None:
         target.__annotations__ = {"event": AccountOpened, "session": Session}
         handlers.handles(AccountOpened)(target)
 
-    failures = await HandlerCalls(scope=scope).deliver(created(), handlers.of("AccountOpened"))
+    failures = await HandlerRunner(scope=scope).deliver(created(), handlers.of("AccountOpened"))
 
     assert seen == opened
     assert len(set(seen)) == 2
@@ -248,7 +248,7 @@ async def test_handler_that_needs_a_scope_is_refused_at_the_start_without_one() 
     async def wants(event: AccountOpened, mailer: Mailer) -> None: ...
 
     with pytest.raises(ConfigurationError, match="wants asks for mailer"):
-        HandlerCalls().check(handlers.of("AccountOpened"))
+        HandlerRunner().check(handlers.of("AccountOpened"))
 
 
 async def test_class_with_dependencies_comes_from_the_scope() -> None:
@@ -269,7 +269,7 @@ async def test_class_with_dependencies_comes_from_the_scope() -> None:
         yield GivenScope({Welcome: Welcome(mailer)})
 
     envelope = created()
-    failures = await HandlerCalls(scope=scope).deliver(envelope, handlers.of("AccountOpened"))
+    failures = await HandlerRunner(scope=scope).deliver(envelope, handlers.of("AccountOpened"))
 
     assert failures == []
     assert seen == [(mailer, envelope.to_event())]
@@ -283,7 +283,7 @@ async def test_wait_for_a_transaction_costs_no_attempt() -> None:
             yield True
 
     handler = Handler("h", fine)
-    [failure] = await HandlerCalls(inbox=Locked(), timeout=QUICK).deliver(created(), [handler])
+    [failure] = await HandlerRunner(inbox=Locked(), timeout=QUICK).deliver(created(), [handler])
 
     assert failure.verdict == "wait"
     assert handler.calls == 0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from outrider.catalog import asyncapi, breaks, catalog
-from outrider.codec import EVENT_TYPES
+from outrider.events.catalog import asyncapi, breaks, catalog
+from outrider.events.codec import EVENT_TYPES
 from tests.unit.shop import Everything, OrderPlaced
 
 NAMES = ("order.placed", "thing.happened", "tree.planted")

@@ -13,7 +13,7 @@ from cloudevents.core.bindings.kafka import KafkaMessage
 from cloudevents.core.formats.json import JSONFormat
 
 from outrider import DecodeError, EventEnvelope, EventMetadata
-from outrider.cloudevents import (
+from outrider.events.cloudevents import (
     STRUCTURED_CONTENT_TYPE,
     from_attributes,
     from_structured,
@@ -24,7 +24,7 @@ from outrider.cloudevents import (
 ENVELOPE = EventEnvelope(
     event_id=UUID(int=1),
     event_type="session.created",
-    version=2,
+    event_version=2,
     aggregate_type="session",
     aggregate_id="säule 7",
     occurred_at=datetime(2026, 2, 8, 12, 0, 0, 123456, tzinfo=UTC),

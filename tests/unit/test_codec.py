@@ -328,7 +328,7 @@ def test_envelope_remembers_the_version_for_its_reader() -> None:
     event = PriceChanged(product_id=1, amount=Decimal(2), currency="USD")
     envelope = event.to_envelope()
 
-    assert envelope.version == 3
+    assert envelope.event_version == 3
     assert envelope.to_event() == envelope.payload_as(PriceChanged) == event
 
 

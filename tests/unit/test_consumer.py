@@ -22,11 +22,11 @@ from outrider import (
     ExponentialRetry,
     IdempotentHandler,
 )
-from outrider.inbox import MemoryProcessedEvents
-from outrider.retry import RetryPolicy
+from outrider.consumer.inbox import MemoryProcessedEvents
+from outrider.relay.retry import RetryPolicy
 from outrider.signals import (
     ConsumerStopped,
-    EventSetAside,
+    EventDeadLettered,
     Signal,
     SourceAvailable,
     SourceUnavailable,
@@ -180,7 +180,7 @@ async def test_out_of_attempts_it_is_set_aside_and_the_rest_goes_on(broker: Memo
         await until(lambda: len(handler.seen) == 1 and bool(broker.dead_letters))
 
     assert [letter.reason for letter in broker.dead_letters] == ["handler: ValueError"]
-    [aside] = [signal for signal in told if isinstance(signal, EventSetAside)]
+    [aside] = [signal for signal in told if isinstance(signal, EventDeadLettered)]
     assert aside.event_id == sent[0].event_id
     assert await unacknowledged(broker) == []
     assert "canary" not in repr(told)
@@ -239,7 +239,7 @@ async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
     assert broker.dead_letters[0].reason == "was handed out 4 times"
 
 
-@pytest.mark.parametrize(("unhandled", "letters"), [("acknowledge", 0), ("set aside", 1)])
+@pytest.mark.parametrize(("unhandled", "letters"), [("acknowledge", 0), ("dead letter", 1)])
 async def test_event_without_a_handler_follows_the_setting(
     broker: MemoryBroker, unhandled: str, letters: int
 ) -> None:
@@ -288,7 +288,7 @@ async def test_no_more_than_the_limit_is_in_hand(broker: MemoryBroker) -> None:
     handler = Handler(work)
     await send(broker, *(event(f"a{n}", n) for n in range(30)))
     source = broker.source()
-    config = ConsumerConfig(in_hand=8, concurrency=20)
+    config = ConsumerConfig(prefetch=8, concurrency=20)
 
     async with asyncio.timeout(10), EventConsumer(source, [("*", handler)], config):
         await until(lambda: len(source._in_hand) == 8)
@@ -335,8 +335,8 @@ async def test_stop_does_not_wait_for_a_retry(broker: MemoryBroker) -> None:
 
 
 def test_wrong_settings_are_told_together() -> None:
-    with pytest.raises(ConfigurationError, match="concurrency .*; in_hand .*; unhandled"):
-        ConsumerConfig(concurrency=0, in_hand=0, unhandled="drop")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="concurrency .*; prefetch .*; unhandled"):
+        ConsumerConfig(concurrency=0, prefetch=0, unhandled="drop")  # type: ignore[arg-type]
 
 
 async def test_source_that_breaks_its_promise_ends_the_consumer(broker: MemoryBroker) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
-from outrider.cloudevents import from_structured
+from outrider.events.cloudevents import from_structured
 from tests.unit.shop import AccountOpened, OrderPlaced
 
 CANARY = "canary-user-7"
@@ -64,7 +64,7 @@ def test_builders_add_metadata_and_leave_the_original_alone() -> None:
 
 
 def test_json_round_trip_keeps_everything() -> None:
-    given = envelope(version=4).with_user_id("u-1").with_correlation_id("c")
+    given = envelope(event_version=4).with_user_id("u-1").with_correlation_id("c")
 
     again = EventEnvelope.from_json(given.to_json())
 

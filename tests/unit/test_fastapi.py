@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from outrider import EventMetadata
-from outrider.context import current_metadata
+from outrider.events.context import current_metadata
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     RequestEvents,
@@ -21,12 +21,12 @@ from outrider.integrations.fastapi import (
     health_router,
     outrider_lifespan,
 )
-from outrider.running import Running
+from outrider.lifecycle import BackgroundService
 
 CANARY = "canary-7b1"
 
 
-class Part(Running):
+class Part(BackgroundService):
     def __init__(self, name: str, happened: list[str]) -> None:
         super().__init__()
         self._grace = timedelta(seconds=5)

@@ -17,7 +17,7 @@ from outrider import (
     InMemoryEventBus,
     handles,
 )
-from outrider.handlers import HANDLERS
+from outrider.consumer.handlers import HANDLERS
 from tests.unit.shop import AccountOpened, OrderPlaced
 
 

@@ -10,10 +10,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outrider import ConfigurationError, DatabaseUnavailable, DomainEvent, EventEnvelope
-from outrider.inbox import CheckThenMark, IdempotentHandler, InboxCleanup, MemoryProcessedEvents
+from outrider.consumer.inbox import (
+    CheckThenMark,
+    IdempotentHandler,
+    InboxCleanup,
+    MemoryProcessedEvents,
+)
+from outrider.consumer.scopes import GivenScope, current_scope, within
+from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.ports import EventHandler, Inbox, ProcessedEventStore
-from outrider.scopes import GivenScope, current_scope, within
-from outrider.sql.inbox import SqlInbox, SqlProcessedEvents
 
 EVENT = DomainEvent("session.created", "session", 1, {}).to_envelope()
 

@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import DomainEvent
-from outrider.ports import LANES_FREE, ClaimedEvent, lanes_of, lanes_word
-from outrider.sql.floors import Floors
-from outrider.sql.lanes import fair_share, surplus
-from outrider.sql.rows import LANES, aggregate_key
+from outrider.lanes import (
+    LANES,
+    LANES_FREE,
+    aggregate_key,
+    decode_lanes,
+    encode_lanes,
+    fair_share,
+    surplus,
+)
+from outrider.outcomes import ClaimedEvent
+from outrider.store.postgres.scan_start import ScanStart
 
 
 @given(st.sets(st.uuids(), min_size=1, max_size=100))
@@ -26,12 +33,12 @@ def test_shares_add_up_to_all_lanes_and_differ_by_one_at_most(relays: set[UUID])
 
 @pytest.mark.parametrize("lanes", [{3}, {0, 63}, set(range(8))])
 def test_wake_up_names_few_lanes(lanes: set[int]) -> None:
-    assert lanes_of(lanes_word(lanes)) == lanes
+    assert decode_lanes(encode_lanes(lanes)) == lanes
 
 
-@pytest.mark.parametrize("word", [lanes_word(range(9)), LANES_FREE, "", "1,x", "²", "1" * 9999])
+@pytest.mark.parametrize("word", [encode_lanes(range(9)), LANES_FREE, "", "1,x", "²", "1" * 9999])
 def test_wake_up_of_many_or_strange_words_may_be_any_lane(word: str) -> None:
-    assert lanes_of(word) is None
+    assert decode_lanes(word) is None
 
 
 def test_surplus_leaves_the_share() -> None:
@@ -63,7 +70,7 @@ def claimed(position: int, lane: int = 1) -> ClaimedEvent:
 
 def test_floor_follows_what_was_settled_half_a_second_ago() -> None:
     clock = Clock()
-    floors = Floors(clock)
+    floors = ScanStart(clock)
     floors.lease({1: 7})
 
     assert floors.for_claim([1]) == [0]
@@ -77,7 +84,7 @@ def test_floor_follows_what_was_settled_half_a_second_ago() -> None:
 
 def test_floor_never_passes_what_is_left_and_is_forgotten_with_the_lease() -> None:
     clock = Clock()
-    floors = Floors(clock)
+    floors = ScanStart(clock)
     floors.lease({1: 7})
     floors.for_claim([1])
     floors.settled([claimed(10), claimed(12)], [claimed(11)])
@@ -93,25 +100,25 @@ def test_floor_never_passes_what_is_left_and_is_forgotten_with_the_lease() -> No
 
 def test_there_is_no_floor_while_looking_from_the_beginning_is_quick() -> None:
     clock = Clock()
-    floors = Floors(clock, quick=0.002)
+    floors = ScanStart(clock, quick=0.002)
     floors.lease({1: 7})
     for took in (0.1, 0.1, 0.001):
-        floors.looked(floors.for_claim([1]), rows=1, took=took)
+        floors.scanned(floors.for_claim([1]), rows=1, seconds=took)
         floors.settled([claimed(10)], [])
         clock.now += 0.6
     assert floors.for_claim([1]) == [11]
 
     clock.now += 2
-    floors.looked(floors.for_claim([1]), rows=1, took=0.001)
+    floors.scanned(floors.for_claim([1]), rows=1, took=0.001)
     assert floors.for_claim([1]) == [0]
 
-    floors.looked([0], rows=1, took=0.1)
+    floors.scanned([0], rows=1, took=0.1)
     assert floors.for_claim([1]) == [11]
 
 
 def test_every_two_seconds_a_lane_is_looked_at_from_the_beginning() -> None:
     clock = Clock()
-    floors = Floors(clock)
+    floors = ScanStart(clock)
     floors.lease({1: 7})
     seen = []
     for _ in range(60):
@@ -126,7 +133,7 @@ def test_every_two_seconds_a_lane_is_looked_at_from_the_beginning() -> None:
 
 def test_what_was_sent_back_lowers_the_floor_until_it_is_settled() -> None:
     clock = Clock()
-    floors = Floors(clock)
+    floors = ScanStart(clock)
     floors.lease({1: 7})
     floors.for_claim([1])
     floors.settled([claimed(1000)], [])

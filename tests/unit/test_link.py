@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.testing.link import FaultyLink
+from outrider.testing.faulty_proxy import FaultyProxy
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PATIENCE = 30
@@ -40,9 +40,9 @@ async def echo() -> Echo:
 
 
 @pytest.fixture
-async def link(echo: Echo) -> AsyncIterator[FaultyLink]:
+async def link(echo: Echo) -> AsyncIterator[FaultyProxy]:
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
-    async with FaultyLink("127.0.0.1", server.sockets[0].getsockname()[1]) as link:
+    async with FaultyProxy("127.0.0.1", server.sockets[0].getsockname()[1]) as link:
         yield link
     assert link.connections == 0
     server.close()
@@ -50,7 +50,7 @@ async def link(echo: Echo) -> AsyncIterator[FaultyLink]:
 
 
 @asynccontextmanager
-async def connected(link: FaultyLink) -> AsyncIterator[Pair]:
+async def connected(link: FaultyProxy) -> AsyncIterator[Pair]:
     reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
     try:
         yield reader, writer
@@ -86,7 +86,7 @@ async def nothing_comes(pair: Pair, within: float = 0.2) -> bool:
     return False
 
 
-async def test_everything_passes_until_told_otherwise(link: FaultyLink, echo: Echo) -> None:
+async def test_everything_passes_until_told_otherwise(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         assert await said(pair, b"hello") == b"hello"
 
@@ -98,7 +98,7 @@ async def test_everything_passes_until_told_otherwise(link: FaultyLink, echo: Ec
     assert echo.ended == 1
 
 
-async def test_black_hole_takes_everything_and_says_nothing(link: FaultyLink, echo: Echo) -> None:
+async def test_black_hole_takes_everything_and_says_nothing(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         link.black_hole()
         pair[1].write(b"lost")
@@ -114,7 +114,7 @@ async def test_black_hole_takes_everything_and_says_nothing(link: FaultyLink, ec
     assert echo.heard == b"found"
 
 
-async def test_black_hole_hides_that_the_client_has_left(link: FaultyLink, echo: Echo) -> None:
+async def test_black_hole_hides_that_the_client_has_left(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         assert await said(pair, b"here") == b"here"
         link.black_hole()
@@ -127,7 +127,7 @@ async def test_black_hole_hides_that_the_client_has_left(link: FaultyLink, echo:
     await until(lambda: link.connections == 0)
 
 
-async def test_reply_can_be_lost_on_its_own(link: FaultyLink, echo: Echo) -> None:
+async def test_reply_can_be_lost_on_its_own(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         link.black_hole(toward="client")
         pair[1].write(b"commit")
@@ -136,7 +136,7 @@ async def test_reply_can_be_lost_on_its_own(link: FaultyLink, echo: Echo) -> Non
         assert echo.heard == b"commit"
 
 
-async def test_clogged_bytes_arrive_late_and_whole(link: FaultyLink, echo: Echo) -> None:
+async def test_clogged_bytes_arrive_late_and_whole(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         link.clog()
         pair[1].write(b"late")
@@ -158,7 +158,7 @@ async def test_clogged_bytes_arrive_late_and_whole(link: FaultyLink, echo: Echo)
     ids=["delay", "trickle"],
 )
 async def test_slow_bytes_arrive_whole(
-    link: FaultyLink, slow: Callable[[FaultyLink, str | None], None], way: str | None
+    link: FaultyProxy, slow: Callable[[FaultyProxy, str | None], None], way: str | None
 ) -> None:
     text = bytes(range(200))
     async with connected(link) as pair:
@@ -167,7 +167,7 @@ async def test_slow_bytes_arrive_whole(
 
 
 @pytest.mark.parametrize("fault", ["delay", "trickle"])
-async def test_healing_does_not_wait_for_slow_bytes(link: FaultyLink, fault: str) -> None:
+async def test_healing_does_not_wait_for_slow_bytes(link: FaultyProxy, fault: str) -> None:
     async with connected(link) as pair:
         if fault == "delay":
             link.delay(timedelta(hours=1))
@@ -182,7 +182,7 @@ async def test_healing_does_not_wait_for_slow_bytes(link: FaultyLink, fault: str
             assert await pair[0].readexactly(400) == b"slow" * 100
 
 
-async def test_cut_lets_so_many_bytes_pass_and_resets_all(link: FaultyLink, echo: Echo) -> None:
+async def test_cut_lets_so_many_bytes_pass_and_resets_all(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair, connected(link) as bystander:
         assert await said(bystander, b"!") == b"!"
         link.cut_after(3, toward="client")
@@ -199,7 +199,7 @@ async def test_cut_lets_so_many_bytes_pass_and_resets_all(link: FaultyLink, echo
             assert await said(new, b"again") == b"again"
 
 
-async def test_reset_is_for_open_connections(link: FaultyLink) -> None:
+async def test_reset_is_for_open_connections(link: FaultyProxy) -> None:
     async with connected(link) as pair:
         assert await said(pair, b"hello") == b"hello"
 
@@ -210,7 +210,7 @@ async def test_reset_is_for_open_connections(link: FaultyLink) -> None:
         assert await said(new, b"again") == b"again"
 
 
-async def test_refused_until_healed(link: FaultyLink, echo: Echo) -> None:
+async def test_refused_until_healed(link: FaultyProxy, echo: Echo) -> None:
     async with connected(link) as pair:
         assert await said(pair, b"hello") == b"hello"
 
@@ -230,11 +230,11 @@ async def test_server_that_is_down_is_reset() -> None:
     port = taken.sockets[0].getsockname()[1]
     taken.close()
     await taken.wait_closed()
-    async with FaultyLink("127.0.0.1", port) as link, connected(link) as pair:
+    async with FaultyProxy("127.0.0.1", port) as link, connected(link) as pair:
         assert await is_cut(pair)
 
 
-async def test_url_keeps_everything_but_the_address(link: FaultyLink) -> None:
+async def test_url_keeps_everything_but_the_address(link: FaultyProxy) -> None:
     given = "postgresql+asyncpg://me:p%40ss@db.example:5432/shop?ssl=disable"
 
     assert link.url(given) == (
@@ -245,7 +245,7 @@ async def test_url_keeps_everything_but_the_address(link: FaultyLink) -> None:
 
 async def test_leaving_ends_what_is_clogged(echo: Echo) -> None:
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
-    async with FaultyLink("127.0.0.1", server.sockets[0].getsockname()[1]) as link:
+    async with FaultyProxy("127.0.0.1", server.sockets[0].getsockname()[1]) as link:
         reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
         link.clog()
         writer.write(b"stuck")

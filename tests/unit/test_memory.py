@@ -15,9 +15,9 @@ from outrider import (
     EventPublisher,
     EventSubscriber,
     InMemoryEventBus,
-    PublishFailed,
 )
-from outrider.ports import Accepted, Refused, Unknown
+from outrider.brokers import PublishFailed
+from outrider.outcomes import Accepted, Refused, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

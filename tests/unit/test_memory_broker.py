@@ -41,7 +41,7 @@ async def test_deliveries_are_counted() -> None:
     counts = []
     for _ in range(3):
         [delivery] = await source.receive(1)
-        counts.append(delivery.deliveries)
+        counts.append(delivery.delivery_count)
         broker.stop()
         broker.start()
 

@@ -18,7 +18,7 @@ from outrider import (
     RelayConfig,
     event_context,
 )
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider.testing.memory_store import MemoryOutboxStore
 
 RARELY = RelayConfig(poll_interval=timedelta(hours=1))
 OFTEN = RelayConfig(
@@ -51,7 +51,7 @@ class Moody:
 
 
 async def test_relay_brings_recorded_events_without_a_poll_and_in_order() -> None:
-    outbox, bus = MemoryOutbox(), InMemoryEventBus()
+    outbox, bus = MemoryOutboxStore(), InMemoryEventBus()
 
     async with OutboxRelay(outbox, bus, RARELY):
         with event_context(correlation_id="r-1"):
@@ -60,11 +60,11 @@ async def test_relay_brings_recorded_events_without_a_poll_and_in_order() -> Non
 
     assert [e.payload["n"] for e in bus.events_for_aggregate("2")] == list(range(2, 30, 3))
     assert {e.metadata.correlation_id for e in bus.published_events} == {"r-1"}
-    assert {row.delivery for row in outbox.rows} == set(range(1, 31))
+    assert {row.delivery_number for row in outbox.rows} == set(range(1, 31))
 
 
 async def test_two_relays_share_the_work_without_duplicates() -> None:
-    outbox, bus = MemoryOutbox(), InMemoryEventBus()
+    outbox, bus = MemoryOutboxStore(), InMemoryEventBus()
 
     async with OutboxRelay(outbox, bus, OFTEN), OutboxRelay(outbox.of_sink("default"), bus, OFTEN):
         outbox.record(*(event(n) for n in range(200)))
@@ -74,7 +74,7 @@ async def test_two_relays_share_the_work_without_duplicates() -> None:
 
 
 async def test_sink_that_refuses_does_not_hold_up_the_other() -> None:
-    outbox = MemoryOutbox(sink="a", routes={"*": ["a", "b"]})
+    outbox = MemoryOutboxStore(sink="a", routes={"*": ["a", "b"]})
     bad, good = InMemoryEventBus([("order.placed", Moody())]), InMemoryEventBus()
     at_b = outbox.of_sink("b")
 
@@ -88,7 +88,7 @@ async def test_sink_that_refuses_does_not_hold_up_the_other() -> None:
 
 async def test_moving_the_clock_ends_a_wait() -> None:
     ahead = timedelta(0)
-    outbox = MemoryOutbox(clock=lambda: datetime.now(UTC) + ahead)
+    outbox = MemoryOutboxStore(clock=lambda: datetime.now(UTC) + ahead)
     handler = Moody()
 
     async with OutboxRelay(outbox, InMemoryEventBus([("order.placed", handler)]), OFTEN):
@@ -103,7 +103,7 @@ async def test_moving_the_clock_ends_a_wait() -> None:
 
 
 def test_event_is_recorded_once() -> None:
-    outbox, once = MemoryOutbox(), event().to_envelope()
+    outbox, once = MemoryOutboxStore(), event().to_envelope()
     outbox.record(once)
 
     with pytest.raises(InvalidEvent, match="was recorded before"):
@@ -115,6 +115,6 @@ def test_event_is_recorded_once() -> None:
 
 
 def test_printing_a_row_shows_no_payload() -> None:
-    (row,) = MemoryOutbox().record(DomainEvent("order.placed", "order", 1, {"name": "canary"}))
+    (row,) = MemoryOutboxStore().record(DomainEvent("order.placed", "order", 1, {"name": "canary"}))
 
     assert "canary" not in repr(row)

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.sql import schema
-from outrider.sql.names import OutboxNames
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
 
 FIELDS = ["table", "prefix", "processed", "schema", "channel"]
 HOSTILE = [

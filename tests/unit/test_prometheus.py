@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from outrider import DomainEvent
 from outrider import signals as s
 from outrider.observability.prometheus import PrometheusMetrics
-from outrider.ports import ClaimedEvent
+from outrider.outcomes import ClaimedEvent
 
 NAMES = {
     "outbox_backlog_events",
@@ -26,7 +26,7 @@ NAMES = {
     "outbox_batch_events",
     "outbox_wakeups_total",
     "outbox_lost_leases_total",
-    "outbox_pruned_events_total",
+    "outbox_deleted_events_total",
     "outbox_sink_up",
     "outbox_last_publish_timestamp_seconds",
     "inbox_handled_events_total",
@@ -76,7 +76,7 @@ def test_signals_become_numbers(metrics: PrometheusMetrics, registry: CollectorR
     metrics.on_signal(s.WokenUp(sink="kafka", source="lanes"))
     metrics.on_signal(s.WokenUp(sink="kafka", source="poll"))
     metrics.on_signal(s.LeaseWasLost(sink="kafka", lanes=1, events=0))
-    metrics.on_signal(s.EventsForgotten(sink="kafka", events=5))
+    metrics.on_signal(s.EventsDeleted(sink="kafka", events=5))
     metrics.on_signal(s.SinkUnavailable(sink="redis", reason="away", wait=SECOND))
     metrics.on_signal(
         s.EventHandled(
@@ -106,7 +106,7 @@ def test_signals_become_numbers(metrics: PrometheusMetrics, registry: CollectorR
     assert value("outbox_wakeups_total", source="notify") == 1
     assert value("outbox_wakeups_total", source="poll") == 1
     assert value("outbox_lost_leases_total") == 1
-    assert value("outbox_pruned_events_total") == 5
+    assert value("outbox_deleted_events_total") == 5
     assert value("outbox_sink_up", sink="kafka") == 1
     assert value("outbox_sink_up", sink="redis") == 0
     assert value("inbox_handled_events_total", handler="invoice", outcome="duplicate") == 1
@@ -123,8 +123,8 @@ def test_backlog_is_shown_over_all_sinks(
         ]
     )
 
-    assert registry.get_sample_value("outbox_backlog_events", {"state": "pending"}) == 6
-    assert registry.get_sample_value("outbox_backlog_events", {"state": "failed"}) == 4
+    assert registry.get_sample_value("outbox_backlog_events", {"status": "pending"}) == 6
+    assert registry.get_sample_value("outbox_backlog_events", {"status": "failed"}) == 4
     assert registry.get_sample_value("outbox_backlog_oldest_age_seconds") == 9
 
 

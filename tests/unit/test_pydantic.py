@@ -57,7 +57,7 @@ def test_model_event_comes_back_equal() -> None:
     assert deserialize_event("cart.filled", serialize_event(event)) == event
     assert event.event_id.version == 7
     assert (event.aggregate_type, event.aggregate_id) == ("cart", str(event.cart_id))
-    assert event.to_envelope().version == 2
+    assert event.to_envelope().event_version == 2
 
 
 async def test_model_event_goes_through_bus_and_handlers() -> None:

@@ -24,7 +24,7 @@ from outrider.brokers.rabbitmq import (
 from outrider.brokers.rabbitmq.address import parse_url
 from outrider.brokers.rabbitmq.messages import MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import declarations
-from outrider.cloudevents import from_attributes
+from outrider.events.cloudevents import from_attributes
 from outrider.ports import EventPublisher
 from tests.unit.amqp_peer import envelope
 

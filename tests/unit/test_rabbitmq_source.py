@@ -24,15 +24,15 @@ from outrider.brokers.rabbitmq import (
     RabbitMQSourceConfig,
     Topology,
 )
-from outrider.brokers.rabbitmq.messages import MessageWriter
-from outrider.brokers.rabbitmq.plans import Plan, plans_for
-from outrider.brokers.rabbitmq.properties import (
+from outrider.brokers.rabbitmq.amqp.properties import (
     read_properties,
     read_table,
     text_of,
     write_header,
     write_table,
 )
+from outrider.brokers.rabbitmq.messages import MessageWriter
+from outrider.brokers.rabbitmq.queue_plan import QueuePlan, queue_plans
 from outrider.brokers.rabbitmq.received import Message, delivery_of
 from outrider.ports import Delivery, EventSource
 from tests.unit.amqp_peer import PASSWORD, Conversation, Peer, envelope, listening
@@ -316,7 +316,7 @@ async def test_dead_letter_has_room_for_its_reason() -> None:
         found = await some(source, 2)
         found[1].message = found[1].message._replace(header=b"\x00\x3c")
         for delivery in found:
-            await source.set_aside(delivery, "ü" * 4_000)
+            await source.dead_letter(delivery, "ü" * 4_000)
 
     assert [letter.body for letter in letters] == [b"full", b"senseless"]
     for letter in letters:
@@ -399,12 +399,14 @@ def test_printed_delivery_shows_no_payload() -> None:
     assert "canary" not in repr(delivery_of(message))
 
 
-def plan_of(queue: Queue | None, letters: str | None = None, *, ordered: bool = True) -> list[Plan]:
+def plan_of(
+    queue: Queue | None, letters: str | None = None, *, ordered: bool = True
+) -> list[QueuePlan]:
     topology = Topology(queues=(queue,)) if queue else Topology()
-    return plans_for("billing", topology, letters, ordered=ordered)
+    return queue_plans("billing", topology, letters, ordered=ordered)
 
 
-def declared(plan: Plan) -> list[str]:
+def declared(plan: QueuePlan) -> list[str]:
     return [
         f"{method.name} {getattr(method, 'queue', '') or method.exchange}"  # type: ignore[attr-defined]
         for method in plan.declarations
@@ -472,7 +474,7 @@ def test_exchange_of_the_topology_is_not_only_checked() -> None:
         (Exchange("own", "fanout"),), (Queue("billing", dead_letter_exchange="own"),)
     )
 
-    [plan] = plans_for("billing", topology, None, ordered=True)
+    [plan] = queue_plans("billing", topology, None, ordered=True)
     found: list[base.Frame] = [
         m for m in plan.declarations if isinstance(m, commands.Exchange.Declare)
     ]

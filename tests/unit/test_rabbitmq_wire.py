@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from outrider import BrokerUnavailable, EventEnvelope, PublishFailed
+from outrider import BrokerUnavailable, EventEnvelope
+from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from tests.unit.amqp_peer import (
     PASSWORD,
     Conversation,

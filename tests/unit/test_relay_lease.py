@@ -8,20 +8,20 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from outrider import DomainEvent, OutboxRelay, RelayConfig
-from outrider.ports import Lease
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider.lanes import LaneLease
+from outrider.testing.memory_store import MemoryOutboxStore
 
 LEASE = timedelta(seconds=1)
 
 
-class SlowToRenew(MemoryOutbox):
+class SlowToRenew(MemoryOutboxStore):
     """Renews no lease before `go_on`, except the first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go_on, self.renewals = asyncio.Event(), 0
 
-    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> Lease:
+    async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         if self.renewals:
             await self.go_on.wait()
         self.renewals += 1

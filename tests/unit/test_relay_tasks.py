@@ -13,7 +13,7 @@ import pytest
 from outrider import DomainEvent, EventEnvelope, InMemoryEventBus, OutboxRelay, RelayConfig
 from outrider.errors import DatabaseUnavailable
 from outrider.signals import StoreAvailable, StoreUnavailable
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider.testing.memory_store import MemoryOutboxStore
 
 CONFIG = RelayConfig(lease=timedelta(seconds=1), poll_interval=timedelta(milliseconds=10))
 
@@ -25,10 +25,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.fault("R9")
-@pytest.mark.parametrize("duty", ["lease", "forget", "claim", "settle"])
+@pytest.mark.parametrize("duty", ["lease", "delete_published", "claim", "settle"])
 async def test_task_that_dies_takes_the_relay_along_with_its_error(duty: str) -> None:
     # given
-    outbox = MemoryOutbox()
+    outbox = MemoryOutboxStore()
     relay = OutboxRelay(outbox, InMemoryEventBus(), CONFIG)
     await relay.start()
 
@@ -38,8 +38,8 @@ async def test_task_that_dies_takes_the_relay_along_with_its_error(duty: str) ->
 
     setattr(outbox, duty, die)
     outbox.record(DomainEvent("order.placed", "order", 1, {}))
-    relay._workers[0].wake()
-    if duty == "forget":  # looked for once a minute: a second relay comes to it at once
+    relay._loops[0].wake()
+    if duty == "delete_published":  # looked for once a minute: a second relay comes to it at once
         await relay.stop()
         relay = OutboxRelay(outbox, InMemoryEventBus(), CONFIG)
         await relay.start()
@@ -74,7 +74,7 @@ class Reluctant(InMemoryEventBus):
 @pytest.mark.fault("R8")
 async def test_renewal_that_comes_while_a_late_batch_is_given_up_does_no_harm() -> None:
     # given
-    outbox, bus, cut_off = MemoryOutbox(), Reluctant(), asyncio.Event()
+    outbox, bus, cut_off = MemoryOutboxStore(), Reluctant(), asyncio.Event()
     lease, renewed = outbox.lease, asyncio.Event()
 
     async def lease_when_reachable(*arguments: Any) -> Any:
@@ -100,7 +100,7 @@ async def test_renewal_that_comes_while_a_late_batch_is_given_up_does_no_harm() 
 @pytest.mark.fault("R8")
 async def test_relay_whose_loop_was_blocked_publishes_nothing_before_it_has_renewed() -> None:
     # given
-    outbox, bus, order = MemoryOutbox(), InMemoryEventBus(), list[str]()
+    outbox, bus, order = MemoryOutboxStore(), InMemoryEventBus(), list[str]()
     noting(outbox, "lease", order)
     noting(bus, "publish_all", order)
     async with OutboxRelay(outbox, bus, CONFIG):
@@ -130,13 +130,13 @@ def noting(part: Any, name: str, order: list[str]) -> None:
 @pytest.mark.fault("D2")
 async def test_database_that_stays_away_is_told_once_until_it_is_back() -> None:
     # given
-    outbox, told = MemoryOutbox(), list[type]()
+    outbox, told = MemoryOutboxStore(), list[type]()
     lease, failures = outbox.lease, 0
     away = True
 
     async def lease_unless_away(*arguments: Any) -> Any:
         nonlocal failures
-        if away and len(relay._state.lanes):
+        if away and len(relay._lanes.tokens):
             failures += 1
             raise DatabaseUnavailable("away")
         return await lease(*arguments)
@@ -147,7 +147,7 @@ async def test_database_that_stays_away_is_told_once_until_it_is_back() -> None:
     )
     async with relay:
         # when
-        await until(lambda: failures >= 4 and not relay._state.lease_is_valid)
+        await until(lambda: failures >= 4 and not relay._lanes.are_valid)
 
         # then
         states = [kind for kind in told if kind in (StoreUnavailable, StoreAvailable)]

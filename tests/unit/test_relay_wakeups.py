@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from outrider import DomainEvent, InMemoryEventBus, OutboxRelay, RelayConfig
-from outrider.ports import ClaimedEvent, lanes_word
+from outrider.lanes import encode_lanes
+from outrider.outcomes import ClaimedEvent
 from outrider.signals import BatchPublished, Signal
-from outrider.testing.memory_outbox import MemoryOutbox
+from outrider.testing.memory_store import MemoryOutboxStore
 
 
-class Quiet(MemoryOutbox):
+class Quiet(MemoryOutboxStore):
     """Wakes nobody up by itself, and notes where was looked."""
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ async def test_relay_looks_only_where_it_was_told_and_not_twice() -> None:
     async with relaying(outbox, poll=600) as heard:
         # when
         lane = outbox.record_in_a_lane(1)
-        outbox.wake(lanes_word([lane]))
+        outbox.wake(encode_lanes([lane]))
         await heard.until(BatchPublished)
         await idle()
 
@@ -83,7 +84,7 @@ async def test_batch_that_may_not_be_all_is_followed_by_a_look_everywhere() -> N
         # when
         lane = outbox.record_in_a_lane(1)
         outbox.record_in_a_lane(1)
-        outbox.wake(lanes_word([lane]))
+        outbox.wake(encode_lanes([lane]))
         await heard.until(BatchPublished)
         await heard.until(BatchPublished)
 
@@ -100,7 +101,7 @@ async def test_lost_wake_up_is_found_although_others_go_on_without_end() -> None
 
         async def wake_without_end() -> None:
             while True:
-                outbox.wake(lanes_word([other]))
+                outbox.wake(encode_lanes([other]))
                 await asyncio.sleep(0)
 
         # when

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import ConfigurationError, ExponentialRetry, RelayConfig, SteppedRetry
-from outrider.pauses import Pause
+from outrider.relay.backoff import OutageBackoff
 
 NOW, HALF_MINUTE, FIVE_MINUTES = timedelta(0), timedelta(seconds=30), timedelta(minutes=5)
 
@@ -42,19 +42,19 @@ def test_impossible_policies_are_refused() -> None:
 
 
 def test_all_problems_of_a_relay_are_reported_together() -> None:
-    with pytest.raises(ConfigurationError, match=r"batch_size.*loops.*lease"):
+    with pytest.raises(ConfigurationError, match=r"batch_size.*lease.*loops"):
         RelayConfig(batch_size=0, loops=0, lease=NOW)
 
 
 def test_pause_grows_to_its_cap_and_starts_anew() -> None:
-    pause = Pause(first=0.1, cap=5.0)
+    pause = OutageBackoff(first=0.1, cap=5.0)
 
-    waits = [pause.longer().total_seconds() for _ in range(12)]
+    waits = [pause.next_delay().total_seconds() for _ in range(12)]
 
     assert 0.08 <= waits[0] <= 0.1
     assert max(waits) <= 5.0
     assert waits[-1] >= 4.0
-    assert pause.end()
-    assert not pause.end()
-    assert pause.longer().total_seconds() <= 0.1
-    assert pause.began
+    assert pause.reset()
+    assert not pause.reset()
+    assert pause.next_delay().total_seconds() <= 0.1
+    assert pause.just_started

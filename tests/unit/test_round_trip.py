@@ -130,7 +130,7 @@ ENVELOPES = st.builds(
     occurred_at=MOMENTS,
     payload=st.dictionaries(TEXT, JSON, max_size=4),
     metadata=METADATA,
-    version=st.integers(1, 99),
+    event_version=st.integers(1, 99),
 )
 
 

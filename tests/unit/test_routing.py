@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outrider import ConfigurationError, EventEnvelope
-from outrider.routing import Routes
-from outrider.subscriptions import Subscriptions, matches
+from outrider.consumer.subscriptions import Subscriptions
+from outrider.events.patterns import matches
+from outrider.recording.routing import Routes
 
 
 def test_without_rules_everything_goes_to_the_default_sink() -> None:

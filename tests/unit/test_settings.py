@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import ConfigurationError, ExponentialRetry
-from outrider.masking import mask_url
-from outrider.settings import read_settings
+from outrider.settings.masking import mask_url
+from outrider.settings.settings import read_settings
 
 
 def test_defaults_are_those_of_the_seeds() -> None:

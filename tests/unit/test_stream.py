@@ -24,16 +24,17 @@ from outrider import (
     EventMetadata,
 )
 from outrider import signals as s
-from outrider.brokers.stream import (
+from outrider.ports import EventPublisher
+from outrider.stream import (
     Stream,
     StreamConfig,
     StreamFilter,
     StreamManager,
     StreamPublisher,
 )
-from outrider.brokers.stream.frames import GAP, Frames, gap, keep_alive, message, opening
-from outrider.brokers.stream.window import Item, Window
-from outrider.ports import DeliveredEvent, EventPublisher
+from outrider.stream.delivered import DeliveredEvent
+from outrider.stream.frames import GAP, Frames, gap, keep_alive, message, opening
+from outrider.stream.window import Item, Window
 from tests.sse import PATIENCE, Message, Parser
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -87,11 +88,11 @@ class Table:
     async def after(self, delivery: int, limit: int, /) -> list[DeliveredEvent]:
         self._answer()
         self.reads += 1
-        return [event for event in self.kept if event.delivery > delivery][:limit]
+        return [event for event in self.kept if event.delivery_number > delivery][:limit]
 
     async def bounds(self) -> tuple[int, int]:
         self._answer()
-        return (self.kept[0].delivery if self.kept else self.newest + 1), self.newest
+        return (self.kept[0].delivery_number if self.kept else self.newest + 1), self.newest
 
     async def close(self) -> None: ...
 
@@ -545,7 +546,7 @@ def test_window_keeps_no_more_than_it_may_and_knows_where_it_begins(
 
     kept = window.after(window.begins, 1000)
     assert kept is not None
-    assert [item.delivery for item in kept] == list(range(91, 101))
+    assert [item.delivery_number for item in kept] == list(range(91, 101))
     assert (window.begins, window.newest) == (90, 100)
     assert window.after(89, 1000) is None
 

@@ -12,8 +12,8 @@ from outrider.brokers.kafka.config import KafkaConfig, read_url
 from outrider.brokers.nats import NatsConfig, NatsPublisher
 from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.brokers.redis import RedisPublisher
-from outrider.settings import read_settings
-from outrider.url_settings import with_url_settings
+from outrider.settings.settings import read_settings
+from outrider.settings.url_parameters import with_url_settings
 
 CANARY = "canary-51c"
 

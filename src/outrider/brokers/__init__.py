@@ -1,1 +1,41 @@
-"""One file per sink, each with its publisher and, where there is one, its subscriber."""
+"""Sinks and sources, one package for each broker; and what an adapter of your own needs."""
+
+from outrider.errors import PublishFailed, PublishRefused
+from outrider.events.cloudevents import (
+    STRUCTURED_CONTENT_TYPE,
+    from_attributes,
+    from_structured,
+    to_attributes,
+    to_structured,
+)
+from outrider.outcomes import (
+    ACCEPTED,
+    HELD_BACK,
+    Accepted,
+    Outcome,
+    Refused,
+    Unknown,
+    raise_unless_accepted,
+)
+from outrider.ports import CheckResult, Delivery, DurabilityCheck, EventSource
+
+__all__ = [
+    "ACCEPTED",
+    "HELD_BACK",
+    "STRUCTURED_CONTENT_TYPE",
+    "Accepted",
+    "CheckResult",
+    "Delivery",
+    "DurabilityCheck",
+    "EventSource",
+    "Outcome",
+    "PublishFailed",
+    "PublishRefused",
+    "Refused",
+    "Unknown",
+    "from_attributes",
+    "from_structured",
+    "raise_unless_accepted",
+    "to_attributes",
+    "to_structured",
+]

@@ -6,17 +6,17 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from outrider.calls import HandlerCalls
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
-from outrider.subscriptions import Subscriptions
+from outrider.consumer.handler_runner import HandlerRunner
+from outrider.consumer.subscriptions import Subscriptions
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from outrider.calls import Failure
-    from outrider.envelope import EventEnvelope
+    from outrider.consumer.handler_runner import Failure
+    from outrider.consumer.scopes import ScopeFactory
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventHandler, Inbox
-    from outrider.scopes import ScopeFactory
     from outrider.signals import OnSignal
 
 
@@ -39,7 +39,7 @@ class InProcessPublisher:
     ) -> None:
         self._concurrency = concurrency
         self._handlers = Subscriptions(handlers)
-        self._calls = HandlerCalls(
+        self._runner = HandlerRunner(
             scope=scope, inbox=inbox, timeout=handler_timeout, on_signal=on_signal
         )
 
@@ -50,7 +50,7 @@ class InProcessPublisher:
         self._handlers.subscribe_all(event_types, handler)
 
     async def open(self) -> None:
-        self._calls.check(handler for _, handler in self._handlers)
+        self._runner.check(handler for _, handler in self._handlers)
 
     async def close(self) -> None:
         """Nothing to disconnect from."""
@@ -74,7 +74,7 @@ class InProcessPublisher:
         # Not before all is over: should this call be cancelled, it is repeated with every event.
         for envelope, outcome in zip(envelopes, outcomes, strict=True):
             if outcome is ACCEPTED:
-                self._calls.forget(envelope.event_id)
+                self._runner.settled(envelope.event_id)
         raise_unless_accepted(outcomes)
 
     async def _deliver_line(
@@ -88,7 +88,7 @@ class InProcessPublisher:
         for index in line:
             envelope = envelopes[index]
             async with slots:
-                failures = await self._calls.deliver(
+                failures = await self._runner.deliver(
                     envelope, self._handlers.of(envelope.event_type)
                 )
             outcomes[index] = _outcome(failures)

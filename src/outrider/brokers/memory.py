@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventHandler
 
 

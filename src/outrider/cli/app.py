@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from outrider.cli.catalog import catalog
-from outrider.cli.completion import completion
-from outrider.cli.dashboard import dashboard
-from outrider.cli.demo import demo
-from outrider.cli.doctor import doctor
-from outrider.cli.operations import discard, failed, purge, retry, show
-from outrider.cli.relay import config, consume, relay
-from outrider.cli.replay import replay
-from outrider.cli.schema import schema
-from outrider.cli.status import status
+from outrider.cli.commands.catalog import catalog
+from outrider.cli.commands.completion import completion
+from outrider.cli.commands.dashboard import dashboard
+from outrider.cli.commands.demo import demo
+from outrider.cli.commands.doctor import doctor
+from outrider.cli.commands.operations import delete, discard, failed, retry, show
+from outrider.cli.commands.relay import config, consume, relay
+from outrider.cli.commands.replay import replay
+from outrider.cli.commands.schema import schema
+from outrider.cli.commands.status import status
 
 
 class _Commands(click.Group):
@@ -46,6 +46,6 @@ def app() -> None:
 
 for command in (
     *(schema, relay, consume, config, doctor, catalog, dashboard, demo, completion),
-    *(status, failed, show, retry, discard, purge, replay),
+    *(status, failed, show, retry, discard, delete, replay),
 ):
     app.add_command(command)

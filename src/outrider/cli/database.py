@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.errors import ConfigurationError
-from outrider.sql.engines import with_driver
-from outrider.sql.names import OutboxNames
+from outrider.store.engines import with_driver
+from outrider.store.schema.names import OutboxNames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

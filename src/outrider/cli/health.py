@@ -14,7 +14,7 @@ from outrider.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from outrider.running import Running
+    from outrider.lifecycle import BackgroundService
 
     Numbers = Callable[[], Awaitable[bytes]]
 
@@ -26,7 +26,9 @@ _TEXTS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "U
 class HealthServer:
     """GET /livez, /readyz and, if there are numbers to show, /metrics."""
 
-    def __init__(self, address: str, parts: Sequence[Running], numbers: Numbers | None) -> None:
+    def __init__(
+        self, address: str, parts: Sequence[BackgroundService], numbers: Numbers | None
+    ) -> None:
         host, colon, port = address.rpartition(":")
         if not (colon and port.isdigit()):
             raise ConfigurationError(f"health {address!r}: write it as host:port, or :port")

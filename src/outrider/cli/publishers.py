@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outrider.cli.serving import named
+from outrider.cli.processes import named
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from outrider.brokers.rabbitmq import Topology
     from outrider.ports import EventPublisher
-    from outrider.settings import Settings
+    from outrider.settings.settings import Settings
 
 
 def publisher_of(settings: Settings) -> EventPublisher:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from outrider.dashboard.answers import Answer, Problem
+from outrider.admin.filters import EventFilter
+from outrider.admin.repair import OutboxRepair
 from outrider.dashboard.guard import CHANGING
-from outrider.sql.filters import EventFilter
-from outrider.sql.repair import OutboxRepair
+from outrider.dashboard.responses import Answer, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from outrider.dashboard.guard import Access
-    from outrider.sql.tables import OutboxTables
+    from outrider.store.schema.tables import OutboxTables
 
 _LONGEST: Final = 64 * 1024
 _NAME: Final = 200

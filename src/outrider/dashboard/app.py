@@ -16,11 +16,11 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[dashboard]'") from None
 
 from outrider.dashboard.actions import Actions
-from outrider.dashboard.answers import Answer, Answers
 from outrider.dashboard.guard import Access, Authorize, Guard, only_local
-from outrider.dashboard.masked import REDACTED, Mask
+from outrider.dashboard.redaction import REDACTED, Mask
+from outrider.dashboard.responses import Answer, Answers
 from outrider.dashboard.screens import Screens
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from outrider.sql.seen import SinkState
+    from outrider.admin.summaries import SinkSummary
 
 _KEPT: Final = 300
 _EVERY: Final = 2.0
@@ -33,7 +33,7 @@ class Sampler:
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Sequence[SinkState]]],
+        look: Callable[[], Awaitable[Sequence[SinkSummary]]],
         *,
         every: float = _EVERY,
         interest: float = _INTEREST,
@@ -73,7 +73,7 @@ class Sampler:
                 states = None  # a gap in the chart tells enough
             if states is not None:
                 pending = sum(state.pending for state in states)
-                delivered = sum(state.delivered for state in states)
+                delivered = sum(state.last_delivery_number for state in states)
                 self._kept.append(Sample(time.time(), pending, delivered))
             await asyncio.sleep(self._every)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from outrider.dashboard.answers import Answer, Problem
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import PAGE, OutboxInspector
+from outrider.dashboard.responses import Answer, Problem
 from outrider.dashboard.samples import Sampler
-from outrider.sql.filters import EventFilter
-from outrider.sql.inspector import PAGE, OutboxInspector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from starlette.requests import Request
 
+    from outrider.admin.summaries import EventSummary, FailureGroup
     from outrider.dashboard.guard import Access
-    from outrider.dashboard.masked import Mask
-    from outrider.sql.seen import EventLine, FailureGroup
-    from outrider.sql.tables import OutboxTables
+    from outrider.dashboard.redaction import Mask
+    from outrider.store.schema.tables import OutboxTables
 
 _DEEPEST: Final = 8
 _ENDS: Final = {"published": "delivered", "discarded": "discarded", "failed": "failed"}
@@ -39,7 +39,7 @@ class Screens:
         relays = await self._inspector.relays()
         facts = [
             {
-                "state": state,
+                "summary": state,
                 "time_to_empty": state.time_to_empty,
                 "relays": sum(r.alive for r in relays if r.sink == state.sink),
             }
@@ -61,7 +61,7 @@ class Screens:
 
     async def event(self, request: Request) -> Answer:
         lines = await self._lines(request)
-        event_id, first = lines[0].id, lines[0]
+        event_id, first = lines[0].event_id, lines[0]
         readable = self._mask.show and await self._access.may(request, "payload")
         # What may not be shown is not even read.
         payload = await self._inspector.payload(event_id) if readable else None
@@ -106,14 +106,14 @@ class Screens:
         rows = [dict(row._mapping) for row in await self._inspector.actions(limit=PAGE)]
         return Answer(template="audit.html", facts={"actions": rows})
 
-    async def _lines(self, request: Request) -> list[EventLine]:
+    async def _lines(self, request: Request) -> list[EventSummary]:
         lines = await self._inspector.event(request.path_params["event_id"])
         if not lines:
             raise Problem(404, "There is no such event; it may be forgotten by now.")
         return lines
 
-    async def _causes(self, line: EventLine) -> list[EventLine]:
-        found: list[EventLine] = []
+    async def _causes(self, line: EventSummary) -> list[EventSummary]:
+        found: list[EventSummary] = []
         while line.causation_id and len(found) < _DEEPEST:
             try:
                 cause = await self._inspector.event(UUID(line.causation_id))
@@ -125,20 +125,20 @@ class Screens:
             found.insert(0, line)
         return found
 
-    async def _tree(self, lines: Sequence[EventLine]) -> list[dict[str, Any]]:
+    async def _tree(self, lines: Sequence[EventSummary]) -> list[dict[str, Any]]:
         """Level by level; an event of several sinks is one branch."""
         roots: list[dict[str, Any]] = []
-        branches: dict[str, list[dict[str, Any]]] = {str(lines[0].id): roots}
+        branches: dict[str, list[dict[str, Any]]] = {str(lines[0].event_id): roots}
         for _ in range(_DEEPEST):
             lines = [
                 line
                 for line in await self._inspector.caused_by(lines)
-                if str(line.id) not in branches
+                if str(line.event_id) not in branches
             ]
             for line in lines:
-                if str(line.id) not in branches:
-                    branches[str(line.id)] = []
-                    node = {"event": line, "caused": branches[str(line.id)]}
+                if str(line.event_id) not in branches:
+                    branches[str(line.event_id)] = []
+                    node = {"event": line, "caused": branches[str(line.event_id)]}
                     branches[str(line.causation_id)].append(node)
             if not lines or len(branches) > PAGE:
                 break
@@ -147,8 +147,8 @@ class Screens:
 
 def _filter_of(group: FailureGroup) -> EventFilter:
     # A stranger's type with a star in it would be taken for a pattern.
-    kind = None if "*" in group.type else group.type
-    return EventFilter(state="failed", sink=group.sink, type=kind, error=group.error)
+    kind = None if "*" in group.event_type else group.event_type
+    return EventFilter(status="failed", sink=group.sink, event_type=kind, error=group.error)
 
 
 def _number(request: Request, name: str, most: int) -> int | None:
@@ -160,7 +160,7 @@ def _number(request: Request, name: str, most: int) -> int | None:
     return int(text)
 
 
-def _timeline(lines: Sequence[EventLine], handled: Sequence[tuple[str, Any]]) -> list[Any]:
+def _timeline(lines: Sequence[EventSummary], handled: Sequence[tuple[str, Any]]) -> list[Any]:
     """What is known to have happened, in its order, and then what is to come."""
     first = lines[0]
     story: list[dict[str, Any]] = [
@@ -171,9 +171,13 @@ def _timeline(lines: Sequence[EventLine], handled: Sequence[tuple[str, Any]]) ->
         if line.retry_count or line.last_error or line.crash_count:
             note = f"{line.sink}: {line.retry_count} attempts used, {line.crash_count} crashes"
             story.append({"at": None, "what": "refused", "note": note, "error": line.last_error})
-        if line.state in _ENDS:
-            note = line.sink if line.delivery is None else f"{line.sink}, delivery {line.delivery}"
-            story.append({"at": line.published_at, "what": _ENDS[line.state], "note": note})
+        if line.status in _ENDS:
+            note = (
+                line.sink
+                if line.delivery_number is None
+                else f"{line.sink}, delivery {line.delivery_number}"
+            )
+            story.append({"at": line.published_at, "what": _ENDS[line.status], "note": note})
         if line.next_retry_at is not None:
             story.append({"at": line.next_retry_at, "what": "next attempt", "note": line.sink})
     return story + [{"at": at, "what": "handled", "note": name} for name, at in handled]

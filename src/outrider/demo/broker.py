@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from outrider.demo.loopback import ask
-from outrider.envelope import EventEnvelope
 from outrider.errors import BrokerUnavailable, PublishFailed
-from outrider.ports import ACCEPTED, HELD_BACK, EventSource, Outcome, Refused, raise_unless_accepted
-from outrider.running import Opened
+from outrider.events.envelope import EventEnvelope
+from outrider.lifecycle import Openable
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 from outrider.testing.memory_broker import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from outrider.ports import EventSource
 
 POISON: Final = "poison."
 """How the types begin that no queue takes until somebody binds one."""
@@ -55,7 +57,7 @@ class LocalBroker:
         return [None] * len(batch)
 
 
-class HttpPublisher(Opened):
+class HttpPublisher(Openable):
     """The relay's side of it."""
 
     def __init__(self, url: str) -> None:

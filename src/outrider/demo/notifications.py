@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outrider.scopes import current_scope
+from outrider.consumer.scopes import current_scope
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 METADATA: Final = MetaData()
 _notifications: Final = Table(

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from outrider.demo.broker import HttpPublisher
 from outrider.demo.messaging.models import OUTBOX_TABLES
-from outrider.relay import OutboxRelay
-from outrider.relay_state import RelayConfig
-from outrider.retry import ExponentialRetry
-from outrider.running import Opened
-from outrider.sql.engines import open_engine
-from outrider.sql.store import SqlOutbox
+from outrider.lifecycle import Openable
+from outrider.relay.config import RelayConfig
+from outrider.relay.relay import OutboxRelay
+from outrider.relay.retry import ExponentialRetry
+from outrider.store.engines import open_engine
+from outrider.store.sql_store import SqlOutboxStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventPublisher
 
 DATABASE: Final = "OUTRIDER_DEMO_DATABASE"
@@ -37,7 +37,7 @@ CONFIG: Final = RelayConfig(
 )
 
 
-class MortalPublisher(Opened):
+class MortalPublisher(Openable):
     """Publishes through another; when asked to, it dies before anybody hears of the success."""
 
     def __init__(self, publisher: EventPublisher, crash: Path) -> None:
@@ -68,7 +68,7 @@ async def relay() -> AsyncIterator[OutboxRelay]:
     publisher = MortalPublisher(_publisher(os.environ[BROKER]), Path(os.environ[CRASH]))
     orphaned = asyncio.create_task(_end_when_orphaned())
     try:
-        store = SqlOutbox(engine, OUTBOX_TABLES, announce=True)
+        store = SqlOutboxStore(engine, OUTBOX_TABLES, announce=True)
         # What happens is shown by the page; a terminal full of warnings would hide its address.
         yield OutboxRelay(store, publisher, CONFIG, on_signal=lambda _: None)
     finally:

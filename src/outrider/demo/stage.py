@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outrider.brokers.stream import StreamConfig, StreamManager
-from outrider.consumer import ConsumerConfig, EventConsumer
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import OutboxRepair
+from outrider.consumer.consumer import ConsumerConfig, EventConsumer
+from outrider.consumer.sql_inbox import SqlInbox
 from outrider.demo.broker import POISON, LocalBroker
 from outrider.demo.messaging.app import create_app
 from outrider.demo.messaging.models import OUTBOX, OUTBOX_NAMES, OUTBOX_TABLES, Base
@@ -19,16 +22,13 @@ from outrider.demo.notifications import METADATA, Notify, notified
 from outrider.demo.relay import BROKER, CRASH, DATABASE
 from outrider.demo.supervisor import Supervisor
 from outrider.demo.users import Users
-from outrider.events import DomainEvent
-from outrider.routing import DEFAULT_SINK
+from outrider.events.event import DomainEvent
+from outrider.ports import DEFAULT_SINK
 from outrider.signals import EventHandled, Signal
-from outrider.sql.delivered import SqlDelivered
-from outrider.sql.engines import open_engine
-from outrider.sql.filters import EventFilter
-from outrider.sql.inbox import SqlInbox
-from outrider.sql.inspector import OutboxInspector
-from outrider.sql.repair import OutboxRepair
-from outrider.sql.schema import create_all
+from outrider.store.engines import open_engine
+from outrider.store.schema.migrate import create_all
+from outrider.stream import StreamConfig, StreamManager
+from outrider.stream.delivered import SqlDeliveredEvents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ class Demo:
         self.users = Users(f"http://127.0.0.1:{port}/api")
         told = {DATABASE: database, BROKER: broker.url, CRASH: str(self._crash)}
         self.relay = Supervisor(told)
-        delivered = SqlDelivered(self.engine, OUTBOX_TABLES, sink=DEFAULT_SINK)
+        delivered = SqlDeliveredEvents(self.engine, OUTBOX_TABLES, sink=DEFAULT_SINK)
         self.stream = StreamManager(delivered, StreamConfig(poll_interval=_OFTEN))
         self.broken, self.duplicates = False, 0
         self._poisons: list[str] = []
@@ -95,11 +95,11 @@ class Demo:
 
     async def state(self) -> dict[str, Any]:
         """The business goes by its own API; this is what happens to its events."""
-        filters = {name: EventFilter(state=name) for name in _STATES} | {"recorded": EventFilter()}
+        filters = {name: EventFilter(status=name) for name in _STATES} | {"recorded": EventFilter()}
         counts = {name: await self._inspector.count(wanted) for name, wanted in filters.items()}
         handled, effects = await notified(self.engine, _SHOWN)
         outbox = (await self._inspector.events(EventFilter(), limit=_SHOWN)).events
-        lines = ("position", "type", "aggregate_id", "state", "retry_count")
+        lines = ("position", "event_type", "aggregate_id", "status", "retry_count")
         return {
             "counts": counts,
             "broker": {"name": self.broker.name, "broken": self.broken},

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from outrider.demo.loopback import ask
-from outrider.pauses import sleep_unless
+from outrider.relay.backoff import sleep_unless
 
 _GROUP, _SCHEDULED = "group-messages", "scheduled-messages"
 _NEXT: Final = {

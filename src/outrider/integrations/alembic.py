@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import text
 
-from outrider.sql import schema
-from outrider.sql.names import OutboxNames
-from outrider.sql.tables import OutboxTables
+from outrider.store.schema import migrate as schema
+from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

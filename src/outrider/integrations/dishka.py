@@ -11,15 +11,15 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[dishka]'") from None
 from sqlalchemy.ext.asyncio import AsyncSession  # noqa: TC002 - Dishka reads the annotations
 
-from outrider.bus import EventBus
-from outrider.envelope import EventEnvelope, EventMetadata
-from outrider.sql.outbox import Outbox, OutboxEventDispatcher
+from outrider.events.bus import EventBus
+from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.recording.outbox import Outbox, OutboxEventDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from outrider.scopes import Scope as HandlerScope
-    from outrider.scopes import ScopeFactory
+    from outrider.consumer.scopes import Scope as HandlerScope
+    from outrider.consumer.scopes import ScopeFactory
 
 
 class OutriderProvider(Provider):

@@ -14,14 +14,14 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[fastapi]'") from None
 
-from outrider.bus import EventBus
-from outrider.context import current_metadata, event_context
-from outrider.envelope import EventMetadata
+from outrider.events.bus import EventBus
+from outrider.events.context import current_metadata, event_context
+from outrider.events.envelope import EventMetadata
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from outrider.running import Running
+    from outrider.lifecycle import BackgroundService
 
 RequestEvents = Annotated[EventBus, Depends(EventBus)]
 """What this request raises; flush it before the commit."""
@@ -39,7 +39,7 @@ _MOST_ID = 128
 
 
 def outrider_lifespan(
-    *parts: Running, within: Callable[[FastAPI], Any] | None = None
+    *parts: BackgroundService, within: Callable[[FastAPI], Any] | None = None
 ) -> Callable[[FastAPI], Any]:
     """Starts relays, consumers and streams with the application, and stops them before it.
 
@@ -98,7 +98,7 @@ async def say_what_is_wrong(_: Request, problem: Exception) -> Response:
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
-def health_router(parts: Sequence[Running]) -> APIRouter:
+def health_router(parts: Sequence[BackgroundService]) -> APIRouter:
     """GET /livez, which depends on nothing, and /readyz, which says what is not well."""
     router = APIRouter(tags=["health"])
 

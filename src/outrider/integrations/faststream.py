@@ -17,12 +17,12 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outrider.cloudevents import from_attributes
-from outrider.context import handling
-from outrider.envelope import EventEnvelope, EventMetadata
+from outrider.consumer.scopes import current_scope
 from outrider.errors import ConfigurationError, DatabaseUnavailable, DecodeError, InvalidEvent
-from outrider.pauses import Pause
-from outrider.scopes import current_scope
+from outrider.events.cloudevents import from_attributes
+from outrider.events.context import handling
+from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.relay.backoff import OutageBackoff
 
 try:
     from faststream import BaseMiddleware, Context, SourceType
@@ -82,12 +82,12 @@ class _Once(BaseMiddleware[Any, Any]):
             raise DecodeError(
                 "message has no event id: expected a UUID as ce-id, ce_id or message_id"
             )
-        name, pause = _name_of(call_next), Pause()
+        name, pause = _name_of(call_next), OutageBackoff()
         while True:
             try:
                 return await self._handle(call_next, msg, envelope, name)
             except DatabaseUnavailable:
-                await asyncio.sleep(pause.longer().total_seconds())
+                await asyncio.sleep(pause.next_delay().total_seconds())
 
     async def _handle(
         self, call_next: Handler, msg: StreamMessage[Any], envelope: EventEnvelope, name: str

@@ -6,11 +6,11 @@ from collections.abc import Callable  # noqa: TC003 - pydantic resolves the anno
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID  # noqa: TC003
 
-from outrider.codec import ClassCodec  # noqa: TC001
-from outrider.envelope import EventId
 from outrider.errors import ConfigurationError, DecodeError
-from outrider.events import Event, utc_now
-from outrider.strict_json import Fault, Limits, check_untyped, encode
+from outrider.events.codec import ClassCodec  # noqa: TC001
+from outrider.events.event import Event, utc_now
+from outrider.events.ids import EventId
+from outrider.events.strict_json import Fault, Limits, check_untyped, encode
 
 try:
     from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError

@@ -18,13 +18,13 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[stream]'") from None
 
-from outrider.brokers.stream import Since, StreamFilter, StreamManager, Wanted
 from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.stream import Since, StreamFilter, StreamManager, Wanted
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from outrider.brokers.stream import Stream
+    from outrider.stream import Stream
 
 Verdict = bool | Wanted
 """False refuses, True shows everything, a StreamFilter or other predicate shows that much."""

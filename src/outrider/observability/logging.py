@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         s.ConsumerStarted
         | s.ConsumerStopped
         | s.EventHandled
-        | s.EventSetAside
+        | s.EventDeadLettered
         | s.SourceUnavailable
         | s.SourceAvailable
     )
@@ -58,7 +58,7 @@ def log_signals(signal: s.Signal) -> None:
             _relay.critical("event failed, a person must look", extra=_facts(signal))
         case s.BatchPublished():
             _log_published(signal)
-        case s.EventsForgotten():
+        case s.EventsDeleted():
             _relay.debug("forgot %d published events", signal.events)
         case s.BatchClaimed() | s.WokenUp() | s.EventsRecorded():
             pass
@@ -66,7 +66,7 @@ def log_signals(signal: s.Signal) -> None:
             s.ConsumerStarted()
             | s.ConsumerStopped()
             | s.EventHandled()
-            | s.EventSetAside()
+            | s.EventDeadLettered()
             | s.SourceUnavailable()
             | s.SourceAvailable()
         ):
@@ -123,7 +123,7 @@ def _log_state(signal: _StateSignal) -> None:
         case s.RelayStarted(relay=relay, store=store, publisher=publisher):
             _relay.info("relay %s started: %s -> %s", relay, store, publisher)
         case s.RelayStopped():
-            left = "an unknown number" if signal.left is None else f"{signal.left:,}"
+            left = "an unknown number" if signal.pending is None else f"{signal.pending:,}"
             text = "relay %s stopped after %d events, %s left"
             _relay.info(text, signal.relay, signal.published, left)
         case s.LanesChanged():
@@ -150,7 +150,7 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
             _consumer.info("consumer %s stopped after %d events", signal.consumer, signal.handled)
         case s.EventHandled():
             _log_handled(signal)
-        case s.EventSetAside():
+        case s.EventDeadLettered():
             _consumer.critical("message set aside, a person must look", extra=_facts(signal))
         case s.SourceUnavailable():
             _consumer.warning("broker unavailable, waiting: %s", signal.reason)
@@ -189,7 +189,7 @@ def _log_published(signal: s.BatchPublished) -> None:
 
 
 def _facts(
-    signal: s.PublishRetried | s.EventFailed | s.EventHandled | s.EventSetAside,
+    signal: s.PublishRetried | s.EventFailed | s.EventHandled | s.EventDeadLettered,
 ) -> dict[str, Any]:
     """What a signal says of its event, under the names that people search for."""
     names = ("sink", "consumer", "handler", "event_type", "correlation_id", "attempt", "reason")

@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[opentelemetry]'") from None
 
-from outrider.context import current_metadata, trace_events_with
+from outrider.events.context import current_metadata, trace_events_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-    from outrider.envelope import EventEnvelope, EventMetadata
+    from outrider.events.envelope import EventEnvelope, EventMetadata
     from outrider.ports import EventHandler, EventPublisher
 
 _SYSTEM: Final = "outrider"

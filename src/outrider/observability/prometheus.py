@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -14,8 +14,8 @@ from outrider import signals as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
-    from outrider.ports import BacklogOfSink
 
 _DURATION: Final = Histogram.DEFAULT_BUCKETS
 _LATENCY: Final = (
@@ -24,6 +24,19 @@ _LATENCY: Final = (
 )
 _MOST_TYPES: Final = 200
 _OTHER: Final = "other"
+
+
+class BacklogOfSink(Protocol):
+    """How much waits for one sink."""
+
+    @property
+    def pending(self) -> int: ...
+    @property
+    def retrying(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def oldest(self) -> timedelta | None: ...
 
 
 class PrometheusMetrics:
@@ -45,7 +58,7 @@ class PrometheusMetrics:
         ) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
-        self._backlog = gauge("outbox_backlog_events", "Events that wait or failed.", "state")
+        self._backlog = gauge("outbox_backlog_events", "Events that wait or failed.", "status")
         self._oldest = gauge(
             "outbox_backlog_oldest_age_seconds", "Age of the oldest pending event."
         )
@@ -71,7 +84,7 @@ class PrometheusMetrics:
         )
         self._wakeups = counter("outbox_wakeups", "Why relays looked for work.", "source")
         self._lost = counter("outbox_lost_leases", "Leases that another relay took over.")
-        self._pruned = counter("outbox_pruned_events", "Published events that were deleted.")
+        self._pruned = counter("outbox_deleted_events", "Published events that were deleted.")
         self._sink_up = gauge("outbox_sink_up", "Whether the sink answers.", "sink")
         self._last = gauge(
             "outbox_last_publish_timestamp_seconds", "When a sink last accepted events.", "sink"
@@ -96,7 +109,7 @@ class PrometheusMetrics:
                 self._wakeups.labels("poll" if signal.source == "poll" else "notify").inc()
             case s.LeaseWasLost():
                 self._lost.inc()
-            case s.EventsForgotten():
+            case s.EventsDeleted():
                 self._pruned.inc(signal.events)
             case s.RelayStarted() | s.SinkAvailable():
                 self._sink_up.labels(signal.sink).set(1)

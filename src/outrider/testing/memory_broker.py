@@ -10,22 +10,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
-from outrider.cloudevents import from_attributes, to_attributes
 from outrider.errors import BrokerUnavailable, DecodeError, InvalidEvent
-from outrider.ports import (
-    ACCEPTED,
-    HELD_BACK,
-    Delivery,
-    Outcome,
-    Refused,
-    Unknown,
-    raise_unless_accepted,
-)
+from outrider.events.cloudevents import from_attributes, to_attributes
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.ports import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,7 @@ class MemorySource:
             self._in_hand.pop(delivery.message, None)
             self._broker._wake()
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         if not delivery.lost:
             self._broker._check_reachable()
             message = self._broker.messages[delivery.message]
@@ -249,7 +242,7 @@ class MemorySource:
     def _deliver(self, number: int) -> Delivery:
         self._group.handed_out[number] += 1
         delivery = Delivery(
-            envelope=None, deliveries=self._group.handed_out[number], message=number
+            envelope=None, delivery_count=self._group.handed_out[number], message=number
         )
         message = self._broker.messages[number]
         try:

@@ -6,24 +6,24 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from outrider.relay import OutboxRelay
-from outrider.relay_state import RelayConfig
-from outrider.retry import ExponentialRetry
-from outrider.routing import DEFAULT_SINK
+from outrider.admin.filters import RETRYING, EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.ports import DEFAULT_SINK
+from outrider.recording.outbox import Outbox
+from outrider.recording.repository import OutboxRepository
+from outrider.relay.config import RelayConfig
+from outrider.relay.relay import OutboxRelay
+from outrider.relay.retry import ExponentialRetry
 from outrider.signals import BatchPublished, Signal
-from outrider.sql.filters import RETRYING, EventFilter
-from outrider.sql.inspector import OutboxInspector
-from outrider.sql.outbox import Outbox
-from outrider.sql.repository import OutboxRepository
-from outrider.sql.store import SqlOutbox
-from outrider.sql.tables import PENDING
+from outrider.store.schema.tables import PENDING
+from outrider.store.sql_store import SqlOutboxStore
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventPublisher
-    from outrider.sql.tables import OutboxTables
+    from outrider.store.schema.tables import OutboxTables
 
 T = TypeVar("T")
 _MOST: Final = 10_000
@@ -68,7 +68,7 @@ class OutboxSpy:
                 accepted += len(signal.accepted)
 
         config = RelayConfig(retry=_LATER, poll_interval=timedelta(milliseconds=10), retention=None)
-        store = SqlOutbox(self._engine, self._tables, sink=sink)
+        store = SqlOutboxStore(self._engine, self._tables, sink=sink)
         async with asyncio.timeout(within.total_seconds()):
             async with OutboxRelay(store, publisher, config, on_signal=watch):
                 while await self._left(sink):  # noqa: ASYNC110 - the database tells nobody
@@ -76,5 +76,5 @@ class OutboxSpy:
         return accepted
 
     async def _left(self, sink: str) -> int:
-        pending = await self._inspector.count(EventFilter(sink=sink, state=PENDING))
-        return pending - await self._inspector.count(EventFilter(sink=sink, state=RETRYING))
+        pending = await self._inspector.count(EventFilter(sink=sink, status=PENDING))
+        return pending - await self._inspector.count(EventFilter(sink=sink, status=RETRYING))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
-from outrider.tls import context_from
-from outrider.url_settings import split_settings
+from outrider.settings.tls import tls_context
+from outrider.settings.url_parameters import split_settings
 
 if TYPE_CHECKING:
     import ssl
@@ -120,7 +120,7 @@ class KafkaConfig:
         """What all of aiokafka's clients are told."""
         settings = {name: getattr(self, name) for name in _CLIENT}
         if self.uses_tls and self.ssl_context is None:
-            settings["ssl_context"] = context_from(self)
+            settings["ssl_context"] = tls_context(self)
         return settings
 
 

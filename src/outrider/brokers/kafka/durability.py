@@ -9,7 +9,7 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
-from outrider.findings import Finding
+from outrider.ports import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 _ENOUGH: Final = 3
 
 
-async def examine(admin: AIOKafkaAdminClient, topics: Collection[str]) -> list[Finding]:
+async def check_durability(
+    admin: AIOKafkaAdminClient, topics: Collection[str]
+) -> list[CheckResult]:
     if not topics:
         text = "events name their topics, so that none can be looked at"
-        return [Finding("topics", "fine", text)]
+        return [CheckResult("topics", "fine", text)]
     brokers = len((await admin.describe_cluster())["brokers"])
     in_sync = await _in_sync(admin, topics)
     return [
@@ -41,7 +43,7 @@ async def _in_sync(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[
     return found
 
 
-def _verdict(topic: dict[str, Any], brokers: int, in_sync: int) -> Finding:
+def _verdict(topic: dict[str, Any], brokers: int, in_sync: int) -> CheckResult:
     name, partitions = topic["topic"], topic["partitions"]
     replicas = min(len(each["replicas"]) for each in partitions)
     said = (
@@ -50,11 +52,13 @@ def _verdict(topic: dict[str, Any], brokers: int, in_sync: int) -> Finding:
     )
     if in_sync > replicas:
         cure = f"lower min.insync.replicas of {name}, or add replicas"
-        return Finding("topics", "fault", f"{said}: it accepts nothing", cure)
+        return CheckResult("topics", "fault", f"{said}: it accepts nothing", cure)
     if replicas < min(brokers, _ENOUGH):
         cure = f"add replicas to {name}; new topics get them by replication=3"
-        return Finding("topics", "warning", f"{said}: lost with one of {brokers} brokers", cure)
+        return CheckResult("topics", "warning", f"{said}: lost with one of {brokers} brokers", cure)
     if replicas > 1 and in_sync < 2:
         text = f"{said}: an event may be acknowledged by one broker alone, and lost with it"
-        return Finding("topics", "warning", text, f"set min.insync.replicas=2 for {name}")
-    return Finding("topics", "fine", f"{said}; adding partitions breaks the order at that moment")
+        return CheckResult("topics", "warning", text, f"set min.insync.replicas=2 for {name}")
+    return CheckResult(
+        "topics", "fine", f"{said}; adding partitions breaks the order at that moment"
+    )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors  # type: ignore[import-untyped]
 
-from outrider.brokers.kafka.cluster import Cluster, bury, check_topic
-from outrider.brokers.kafka.records import Batch
+from outrider.brokers.kafka.connection import Cluster, abort_producer, check_topic
+from outrider.brokers.kafka.messages import Batch
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
-from outrider.ports import ACCEPTED, HELD_BACK, Refused, Unknown, raise_unless_accepted
-from outrider.running import Opened
+from outrider.lifecycle import Openable
+from outrider.outcomes import ACCEPTED, HELD_BACK, Refused, Unknown, raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
 
     from outrider.brokers.kafka.config import KafkaConfig
-    from outrider.brokers.kafka.records import Place
-    from outrider.envelope import EventEnvelope
-    from outrider.findings import Finding
+    from outrider.brokers.kafka.messages import Place
+    from outrider.events.envelope import EventEnvelope
+    from outrider.ports import CheckResult
 
 _FIELDS: Final = ("aggregate_type", "event_type")
 _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 
 
-class KafkaPublisher(Opened):
+class KafkaPublisher(Openable):
     """Sends events to a topic, with the aggregate's id as key.
 
     The topic may depend on the event: `shop.{aggregate_type}`, `{event_type}`, or a function. It
@@ -75,9 +75,9 @@ class KafkaPublisher(Opened):
                 self._drop(self._producer)
         await self._cluster.ended()
 
-    async def examine(self) -> list[Finding]:
+    async def check_durability(self) -> list[CheckResult]:
         """What an acknowledgement is worth here."""
-        return await self._cluster.examine(self._fixed)
+        return await self._cluster.check_durability(self._fixed)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -174,7 +174,7 @@ class KafkaPublisher(Opened):
             self._producer = None
             for task in self._sending:
                 task.cancel()
-            self._cluster.end(bury(producer))
+            self._cluster.end(abort_producer(producer))
 
 
 def _read(

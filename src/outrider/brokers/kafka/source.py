@@ -17,8 +17,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
     StickyPartitionAssignor,
 )
 
-from outrider.brokers.kafka.cluster import Cluster, bury, check_topic
-from outrider.brokers.kafka.records import to_envelope
+from outrider.brokers.kafka.connection import Cluster, abort_producer, check_topic
+from outrider.brokers.kafka.messages import to_envelope
 from outrider.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -26,8 +26,8 @@ from outrider.errors import (
     InvalidEvent,
     OutriderError,
 )
+from outrider.lifecycle import Openable
 from outrider.ports import Delivery
-from outrider.running import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ _LOOK_AGAIN: Final = 30_000
 _MOST_REASON: Final = 1000
 
 
-class KafkaSource(Opened):
+class KafkaSource(Openable):
     """Receives from the partitions that the group gives to it.
 
     A partition belongs to one source at a time, so several of one group share the work and every
@@ -118,7 +118,7 @@ class KafkaSource(Opened):
             with suppress(ConfigurationError):
                 await self._commit(self._consumer)
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         """Copied as it is, with the headers `dead-letter-reason` and `dead-letter-origin`."""
         if delivery.lost:
             return
@@ -234,7 +234,7 @@ class KafkaSource(Opened):
     def _end_writer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._cluster.end(bury(producer))
+            self._cluster.end(abort_producer(producer))
 
     def _drop(self, consumer: AIOKafkaConsumer) -> None:
         if self._consumer == consumer:

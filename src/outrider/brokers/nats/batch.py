@@ -6,13 +6,13 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Unknown
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outrider.envelope import EventEnvelope
     from outrider.errors import OutriderError
+    from outrider.events.envelope import EventEnvelope
 
 
 class Batch:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from outrider.errors import ConfigurationError
-from outrider.tls import context_from
+from outrider.settings.tls import tls_context as make_tls_context
 
 if TYPE_CHECKING:
     import ssl
@@ -65,7 +65,7 @@ class NatsConfig:
     """Shown to the server, with its key in the same file or in `client_key`; needs tls://."""
     client_key: Path | None = None
     """The key of `client_certificate`, if it lies in a file of its own."""
-    ssl: ssl.SSLContext | None = None
+    ssl_context: ssl.SSLContext | None = None
     """Instead of the three above, with whatever it verifies; needs tls://."""
 
     def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ class NatsConfig:
             problems.append("credentials and nkey_seed need nkeys: pip install nkeys")
         if self.client_key and not self.client_certificate:
             problems.append("client_key needs client_certificate")
-        if self.ssl and (self.ca_file or self.client_certificate):
-            problems.append("ssl excludes ca_file and client_certificate")
+        if self.ssl_context and (self.ca_file or self.client_certificate):
+            problems.append("ssl_context excludes ca_file and client_certificate")
         if problems:
             raise ConfigurationError(f"NatsConfig: {'; '.join(problems)}")
 
@@ -141,10 +141,10 @@ def _login(parts: SplitResult) -> dict[str, str]:
 def tls_context(servers: Sequence[Server], config: NatsConfig) -> ssl.SSLContext | None:
     """Verifies the server's certificate and name, unless a context of the user's own does not."""
     if not any(server.tls for server in servers):
-        if config.ssl or config.ca_file or config.client_certificate:
+        if config.ssl_context or config.ca_file or config.client_certificate:
             raise ConfigurationError("NatsConfig: TLS settings need tls://")
         return None
-    return config.ssl or context_from(config)
+    return make_tls_context(config)
 
 
 def check_names(

@@ -17,7 +17,7 @@ from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableEr
 
 from outrider.brokers.nats.config import NatsConfig, Server, parse_url, tls_context
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
-from outrider.url_settings import with_url_settings
+from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

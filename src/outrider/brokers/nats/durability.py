@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nats.js.api import DiscardPolicy, StorageType
 
-from outrider.findings import Finding
+from outrider.ports import CheckResult
 
 if TYPE_CHECKING:
     from nats.js.api import StreamConfig, StreamInfo
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 _ENOUGH = 3
 
 
-def examine(stream: StreamInfo) -> list[Finding]:
+def check_durability(stream: StreamInfo) -> list[CheckResult]:
     clustered = stream.cluster is not None and bool(stream.cluster.name)
     return [_copies(stream.config, clustered=clustered), _limits(stream.config)]
 
 
-def _copies(config: StreamConfig, *, clustered: bool) -> Finding:
+def _copies(config: StreamConfig, *, clustered: bool) -> CheckResult:
     name, replicas = config.name, config.num_replicas or 1
     if config.storage == StorageType.MEMORY:
         text = f"stream {name} is in memory: a restart loses what was acknowledged"
-        return Finding("storage", "warning", text, "make a stream with storage=file")
+        return CheckResult("storage", "warning", text, "make a stream with storage=file")
     if clustered and replicas < _ENOUGH:
         text = f"stream {name} has {replicas} of the 3 replicas that survive the loss of a server"
-        return Finding("storage", "warning", text, f"nats stream edit {name} --replicas 3")
-    return Finding("storage", "fine", f"stream {name} is in a file, {replicas} replica(s)")
+        return CheckResult("storage", "warning", text, f"nats stream edit {name} --replicas 3")
+    return CheckResult("storage", "fine", f"stream {name} is in a file, {replicas} replica(s)")
 
 
-def _limits(config: StreamConfig) -> Finding:
+def _limits(config: StreamConfig) -> CheckResult:
     limits = {
         "messages": config.max_msgs,
         "bytes": config.max_bytes,
@@ -39,9 +39,11 @@ def _limits(config: StreamConfig) -> Finding:
     }
     set_ones = [f"{limit:g} {what}" for what, limit in limits.items() if limit and limit > 0]
     if not set_ones:
-        return Finding("limits", "fine", "none: nothing is dropped")
+        return CheckResult("limits", "fine", "none: nothing is dropped")
     said = f"stream {config.name} keeps {', '.join(set_ones)}"
     if config.discard == DiscardPolicy.NEW and not config.max_age:
-        return Finding("limits", "fine", f"{said}, and refuses what is more")
+        return CheckResult("limits", "fine", f"{said}, and refuses what is more")
     text = f"{said} and then silently drops the oldest, read or not"
-    return Finding("limits", "warning", text, "set discard=new, or limits that are never reached")
+    return CheckResult(
+        "limits", "warning", text, "set discard=new, or limits that are never reached"
+    )

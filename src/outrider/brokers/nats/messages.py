@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from outrider.brokers.nats.config import is_subject
-from outrider.cloudevents import from_attributes, to_attributes
+from outrider.events.cloudevents import from_attributes, to_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 
@@ -51,7 +51,7 @@ class MessageWriter:
 
     def write(self, envelope: EventEnvelope, reply: str, max_size: int) -> bytes:
         """The whole command; raises Unsendable if that is impossible."""
-        key = (envelope.event_type, envelope.aggregate_type, envelope.version)
+        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
         attributes = to_attributes(envelope, self._source)
         kind = self._kinds.get(key) or self._learn(key, envelope, attributes)
         own = [_line(name, value) for name, value in attributes.items() if name not in _OF_THE_KIND]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nats.errors import ConnectionClosedError
 
 from outrider.brokers.nats.messages import MessageWriter, Unsendable
-from outrider.ports import ACCEPTED, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Outcome, Refused, Unknown
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

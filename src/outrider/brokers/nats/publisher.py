@@ -11,24 +11,24 @@ from nats.js.errors import BadRequestError, NotFoundError
 from outrider.brokers.nats.batch import Batch
 from outrider.brokers.nats.config import check_names, covers
 from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
-from outrider.brokers.nats.durability import examine
+from outrider.brokers.nats.durability import check_durability
 from outrider.brokers.nats.messages import MessageWriter
 from outrider.brokers.nats.pipeline import Pipeline
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
-from outrider.ports import raise_unless_accepted
-from outrider.running import Opened
+from outrider.lifecycle import Openable
+from outrider.outcomes import raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from outrider.brokers.nats.config import NatsConfig
-    from outrider.envelope import EventEnvelope
-    from outrider.findings import Finding
+    from outrider.events.envelope import EventEnvelope
+    from outrider.ports import CheckResult
 
 _EXISTS_ALREADY: Final = 10058
 
 
-class NatsPublisher(Opened):
+class NatsPublisher(Openable):
     """Sends events to `<subject>.<event type>`, and has them stored by one stream.
 
     A stream that is missing is created; one that exists is left as it is, and must take those
@@ -73,11 +73,11 @@ class NatsPublisher(Opened):
             if pipeline is not None:
                 await pipeline.connection.end()
 
-    async def examine(self) -> list[Finding]:
+    async def check_durability(self) -> list[CheckResult]:
         """What an acknowledgement is worth here."""
         connection = (await self._opened()).connection
         try:
-            return examine(await connection.js.stream_info(self._stream))
+            return check_durability(await connection.js.stream_info(self._stream))
         except NATS_ERRORS as error:
             raise self._cluster.translate(error, connection) from error
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from nats.js.api import RetentionPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 
+from outrider.brokers.nats.active_consumer import ActiveConsumer
 from outrider.brokers.nats.config import check_names, covers
 from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
 from outrider.brokers.nats.consumers import Consumer, Consumers
 from outrider.brokers.nats.dead_letters import DeadLetters
-from outrider.brokers.nats.presence import Presence
-from outrider.brokers.nats.tenure import Tenure
+from outrider.brokers.nats.liveness import Liveness
 from outrider.errors import BrokerUnavailable, ConfigurationError
-from outrider.running import Opened
+from outrider.lifecycle import Openable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from outrider.ports import Delivery
 
 
-class NatsSource(Opened):
+class NatsSource(Openable):
     """Receives from a stream for a group.
 
     With `ordered` one source of the group receives; the others stand by, and one of them takes
@@ -55,10 +55,10 @@ class NatsSource(Opened):
         )
         self._stream, self._group, self._ordered = stream, group, ordered
         self._consumers = Consumers(stream, group, subjects, config.ack_wait.total_seconds())
-        self._presence = Presence(stream, group, config.takeover_after.total_seconds())
+        self._presence = Liveness(stream, group, config.takeover_after.total_seconds())
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
-        self._tenure: Tenure | None = None
+        self._tenure: ActiveConsumer | None = None
         self._mine: str | None = None
         self._closed = False
 
@@ -101,7 +101,7 @@ class NatsSource(Opened):
         except NATS_ERRORS as error:
             raise self._cannot(error) from error
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         if self._connection is None or delivery.lost:
             return
         try:
@@ -146,7 +146,7 @@ class NatsSource(Opened):
         if problems:
             raise ConfigurationError(f"{self!r}: {'; '.join(problems)}")
 
-    async def _begin(self, connection: Connection) -> Tenure | None:
+    async def _begin(self, connection: Connection) -> ActiveConsumer | None:
         """Receive from now on, if nobody else does."""
         if self._tenure is not None:
             await self._tenure.end(give_back=False)
@@ -156,7 +156,7 @@ class NatsSource(Opened):
             return None
         # What is fetched ahead, others who share cannot have.
         prefetch = self._cluster.config.prefetch if self._ordered else 0
-        tenure = Tenure(connection, self._stream, consumer, self._consumers, prefetch)
+        tenure = ActiveConsumer(connection, self._stream, consumer, self._consumers, prefetch)
         connection.on_lost = tenure.lose
         await tenure.begin()
         return tenure

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from outrider.ports import ACCEPTED, HELD_BACK, Outcome, Refused
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outrider.brokers.rabbitmq.wire import Lost
-    from outrider.envelope import EventEnvelope
+    from outrider.brokers.rabbitmq.amqp.wire import Lost
+    from outrider.events.envelope import EventEnvelope
 
 
 class Batch:

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from outrider.errors import ConfigurationError
-from outrider.tls import context_from
-from outrider.url_settings import with_url_settings
+from outrider.settings.tls import tls_context as make_tls_context
+from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +35,7 @@ class ConnectionConfig:
     """Shown to the broker, with its key in the same file or in `client_key`; needs amqps://."""
     client_key: Path | None = None
     """The key of `client_certificate`, if it lies in a file of its own."""
-    ssl: ssl.SSLContext | None = None
+    ssl_context: ssl.SSLContext | None = None
     """Instead of the three above, with whatever it verifies; needs amqps://."""
 
     def __post_init__(self) -> None:
@@ -53,8 +53,8 @@ class ConnectionConfig:
             problems.append("heartbeat must be between 1 and 65535 seconds")
         if self.client_key and not self.client_certificate:
             problems.append("client_key needs client_certificate")
-        if self.ssl and (self.ca_file or self.client_certificate):
-            problems.append("ssl excludes ca_file and client_certificate")
+        if self.ssl_context and (self.ca_file or self.client_certificate):
+            problems.append("ssl_context excludes ca_file and client_certificate")
         return problems
 
 
@@ -77,7 +77,7 @@ class RabbitMQSourceConfig(ConnectionConfig):
     network. Have the same in all processes: a quorum queue keeps no order if one with less takes
     over and dies."""
     dead_letter_exchange: str | None = None
-    """Where `set_aside` publishes to, with the routing key kept; None takes the queue's own, or
+    """Where `dead_letter` publishes to, with the routing key kept; None takes the queue's own, or
     else a queue called `<queue>.dlq`."""
 
     def _problems(self) -> list[str]:
@@ -97,8 +97,8 @@ def read_url(url: str, config: Config) -> tuple[str, Config]:
 def tls_context(address: Address, config: ConnectionConfig) -> ssl.SSLContext | None:
     """Verifies the broker's certificate and name, unless a context of the user's own does not."""
     if not address.tls:
-        if config.ssl or config.ca_file or config.client_certificate:
+        if config.ssl_context or config.ca_file or config.client_certificate:
             name = type(config).__name__
             raise ConfigurationError(f"{name}: TLS settings need amqps://, not {address}")
         return None
-    return config.ssl or context_from(config)
+    return make_tls_context(config)

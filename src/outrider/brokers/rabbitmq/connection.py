@@ -8,9 +8,9 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from outrider.brokers.rabbitmq.address import Address, parse_url
+from outrider.brokers.rabbitmq.amqp.login import connect
+from outrider.brokers.rabbitmq.amqp.wire import Closed, Lost, Wire
 from outrider.brokers.rabbitmq.config import ConnectionConfig, tls_context
-from outrider.brokers.rabbitmq.login import connect
-from outrider.brokers.rabbitmq.wire import Closed, Lost, Wire
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 
 if TYPE_CHECKING:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from outrider.brokers.rabbitmq.connection import Connection, translate
-from outrider.brokers.rabbitmq.messages import FRAME_OVERHEAD, in_frames, publish_frame
-from outrider.brokers.rabbitmq.properties import (
+from outrider.brokers.rabbitmq.amqp.properties import (
     DELIVERY_MODE,
     EXPIRATION,
     HEADERS,
@@ -19,15 +17,17 @@ from outrider.brokers.rabbitmq.properties import (
     write_header,
     write_table,
 )
-from outrider.brokers.rabbitmq.wire import NACKED, Lost
+from outrider.brokers.rabbitmq.amqp.wire import NACKED, Lost
+from outrider.brokers.rabbitmq.connection import Connection, translate
+from outrider.brokers.rabbitmq.messages import FRAME_OVERHEAD, in_frames, publish_frame
 from outrider.errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from outrider.brokers.rabbitmq.amqp.wire import Wire
     from outrider.brokers.rabbitmq.config import ConnectionConfig
     from outrider.brokers.rabbitmq.received import Message
-    from outrider.brokers.rabbitmq.wire import Wire
 
 _MOST_BYTES: Final = 1_000
 _PERSISTENT: Final = b"\x02"

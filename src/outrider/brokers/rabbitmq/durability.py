@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outrider.findings import Finding
+from outrider.ports import CheckResult
 
 if TYPE_CHECKING:
     from outrider.brokers.rabbitmq.topology import Queue, Topology
 
 
-def examine(topology: Topology) -> list[Finding]:
+def check_durability(topology: Topology) -> list[CheckResult]:
     passing = [exchange.name for exchange in topology.exchanges if not exchange.durable]
     found = [
-        Finding("exchanges", "warning", f"{name} is gone after a restart", "make it durable")
+        CheckResult("exchanges", "warning", f"{name} is gone after a restart", "make it durable")
         for name in passing
     ]
     if not passing:
-        found.append(Finding("exchanges", "fine", "durable, and messages are persistent"))
+        found.append(CheckResult("exchanges", "fine", "durable, and messages are persistent"))
     if not topology.queues:
         text = "those of others are not seen from here; one that is not durable loses messages"
-        return [*found, Finding("queues", "fine", text)]
+        return [*found, CheckResult("queues", "fine", text)]
     return [*found, *(_queue(queue) for queue in topology.queues)]
 
 
-def _queue(queue: Queue) -> Finding:
+def _queue(queue: Queue) -> CheckResult:
     arguments = queue.all_arguments()
     limits = {"x-max-length", "x-max-length-bytes"} & set(arguments)
     if limits and arguments.get("x-overflow", "drop-head") == "drop-head":
         text = f"{queue.name} drops its oldest messages when it is full"
-        return Finding("queues", "warning", text, "set x-overflow to reject-publish")
+        return CheckResult("queues", "warning", text, "set x-overflow to reject-publish")
     if arguments.get("x-queue-type") == "quorum":
-        return Finding("queues", "fine", f"{queue.name}: quorum, survives the loss of a node")
+        return CheckResult("queues", "fine", f"{queue.name}: quorum, survives the loss of a node")
     text = f"{queue.name}: durable on one node; a quorum queue survives the loss of one"
-    return Finding("queues", "fine", text)
+    return CheckResult("queues", "fine", text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from outrider.cloudevents import CONTENT_TYPE, extensions, to_attributes
+from outrider.events.cloudevents import CONTENT_TYPE, extensions, to_attributes
 
 if TYPE_CHECKING:
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 CHANNEL: Final = 1
 FRAME_OVERHEAD: Final = 8
@@ -55,7 +55,7 @@ class MessageWriter:
 
     def write(self, envelope: EventEnvelope, frame_max: int) -> bytes:
         """The method, header and body frames; raises Unsendable if that is impossible."""
-        key = (envelope.event_type, envelope.aggregate_type, envelope.version)
+        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
         try:
             kind = self._kinds.get(key) or self._learn(key, envelope)
             header = self._header(envelope, kind)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp.base import Frame
 
+from outrider.brokers.rabbitmq.amqp.wire import Lost, Wire
 from outrider.brokers.rabbitmq.batch import Batch
 from outrider.brokers.rabbitmq.config import RabbitMQConfig, read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
-from outrider.brokers.rabbitmq.durability import examine
+from outrider.brokers.rabbitmq.durability import check_durability
 from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import Topology, declarations
-from outrider.brokers.rabbitmq.wire import Lost, Wire
 from outrider.errors import BrokerUnavailable, OutriderError
-from outrider.ports import Outcome, Refused, Unknown, raise_unless_accepted
-from outrider.running import Opened
+from outrider.lifecycle import Openable
+from outrider.outcomes import Outcome, Refused, Unknown, raise_unless_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outrider.envelope import EventEnvelope
-    from outrider.findings import Finding
+    from outrider.events.envelope import EventEnvelope
+    from outrider.ports import CheckResult
 
 _CHUNK: Final = 65_536
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
@@ -31,7 +31,7 @@ _NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
 _NO_PERMISSION: Final = frozenset({403})
 
 
-class RabbitMQPublisher(Opened):
+class RabbitMQPublisher(Openable):
     """Sends events to one exchange, with their type as routing key.
 
     It opens with the first call, and again with the first call after the connection was lost. A
@@ -69,9 +69,9 @@ class RabbitMQPublisher(Opened):
         """What is in flight becomes unknown; `open` makes the publisher usable again."""
         await self._connection.close()
 
-    async def examine(self) -> list[Finding]:
+    async def check_durability(self) -> list[CheckResult]:
         """What a confirmation is worth here."""
-        return examine(self._topology)
+        return check_durability(self._topology)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

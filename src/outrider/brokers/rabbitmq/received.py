@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pamqp import decode
 
-from outrider.brokers.rabbitmq.properties import (
+from outrider.brokers.rabbitmq.amqp.properties import (
     CONTENT_TYPE,
     HEADERS,
     MESSAGE_ID,
@@ -17,14 +17,14 @@ from outrider.brokers.rabbitmq.properties import (
     read_table,
     text_of,
 )
-from outrider.cloudevents import STRUCTURED_CONTENT_TYPE, from_attributes, from_structured
 from outrider.errors import DecodeError, InvalidEvent
+from outrider.events.cloudevents import STRUCTURED_CONTENT_TYPE, from_attributes, from_structured
 from outrider.ports import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 _TAG: Final = struct.Struct(">Q?")
 _STRUCTURED: Final = STRUCTURED_CONTENT_TYPE.encode()

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 from pamqp.base import Frame
 
+from outrider.brokers.rabbitmq.amqp.wire import Closed, Lost, Wire
 from outrider.brokers.rabbitmq.config import RabbitMQSourceConfig, read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
 from outrider.brokers.rabbitmq.dead_letters import DeadLetters
 from outrider.brokers.rabbitmq.messages import CHANNEL
-from outrider.brokers.rabbitmq.plans import plans_for
+from outrider.brokers.rabbitmq.queue_plan import queue_plans
 from outrider.brokers.rabbitmq.subscription import Subscription
 from outrider.brokers.rabbitmq.topology import Topology
-from outrider.brokers.rabbitmq.wire import Closed, Lost, Wire
 from outrider.errors import ConfigurationError
-from outrider.running import Opened
+from outrider.lifecycle import Openable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _INEQUIVALENT: Final = 406
 _WHEN_CONSUMING: Final = frozenset({403, 540})
 
 
-class RabbitMQSource(Opened):
+class RabbitMQSource(Openable):
     """Receives from one queue: the one of that name in the topology, else one with a single
     active consumer.
 
@@ -50,7 +50,7 @@ class RabbitMQSource(Opened):
         url, self._config = read_url(url, config or RabbitMQSourceConfig())
         self._queue = queue
         letters = self._config.dead_letter_exchange
-        self._plans = plans_for(queue, topology or Topology(), letters, ordered=ordered)
+        self._plans = queue_plans(queue, topology or Topology(), letters, ordered=ordered)
         self._connection = Connection(url, self._config, self._prepare)
         self._subscription: Subscription | None = None
         exchange, key = self._plans[0].dead_letter_exchange, self._plans[0].dead_letter_key
@@ -91,7 +91,7 @@ class RabbitMQSource(Opened):
             self._subscription.acknowledge(delivery)
             await asyncio.sleep(0)  # all that are acknowledged in one turn of the loop leave now
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         """Publish it as it is, with the reason in the header `x-outrider-reason`."""
         if not delivery.lost:
             await self._dead_letters.put(delivery.message, self._queue, reason)

@@ -14,7 +14,7 @@ from outrider.brokers.rabbitmq.messages import CHANNEL
 from outrider.brokers.rabbitmq.received import Message, delivery_of, message_of
 
 if TYPE_CHECKING:
-    from outrider.brokers.rabbitmq.wire import Lost, Wire
+    from outrider.brokers.rabbitmq.amqp.wire import Lost, Wire
     from outrider.ports import Delivery
 
 _ACK: Final = struct.Struct(">BHIIQ?B")

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outrider.findings import Finding
+from outrider.ports import CheckResult
 
 if TYPE_CHECKING:
-    from outrider.brokers.redis.links import Links
+    from outrider.brokers.redis.connection import ConnectionPool
 
 _SETTINGS: Final = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync")
 
 
-async def examine(links: Links) -> list[Finding]:
+async def check_durability(links: ConnectionPool) -> list[CheckResult]:
     async with links.link() as link:
         replies = await link.ask(*(("CONFIG", "GET", name) for name in _SETTINGS))
     if any(not isinstance(reply, list) or not reply for reply in replies):
         text = "its settings may not be read: nobody can tell what an acknowledgement is worth"
-        return [Finding("durability", "warning", text, "allow CONFIG GET, or ask who runs it")]
+        return [CheckResult("durability", "warning", text, "allow CONFIG GET, or ask who runs it")]
     found = {name: reply[1].decode() for name, reply in zip(_SETTINGS, replies, strict=True)}
     return [_eviction(found["maxmemory"], found["maxmemory-policy"]), _persistence(found)]
 
 
-def _eviction(limit: str, policy: str) -> Finding:
+def _eviction(limit: str, policy: str) -> CheckResult:
     if not policy.startswith("allkeys"):
-        return Finding("eviction", "fine", f"{policy}: streams are never evicted")
+        return CheckResult("eviction", "fine", f"{policy}: streams are never evicted")
     cure = "CONFIG SET maxmemory-policy noeviction"
     if limit == "0":
         text = f"{policy}: streams will be deleted as soon as maxmemory is set"
-        return Finding("eviction", "warning", text, cure)
+        return CheckResult("eviction", "warning", text, cure)
     text = f"{policy}: whole streams are deleted when memory is full, read or not"
-    return Finding("eviction", "fault", text, cure)
+    return CheckResult("eviction", "fault", text, cure)
 
 
-def _persistence(found: dict[str, str]) -> Finding:
+def _persistence(found: dict[str, str]) -> CheckResult:
     if found["appendonly"] != "yes":
         text = "no append-only file: a crash loses what was acknowledged since the last snapshot"
-        return Finding("persistence", "warning", text, "CONFIG SET appendonly yes")
+        return CheckResult("persistence", "warning", text, "CONFIG SET appendonly yes")
     match found["appendfsync"]:
         case "always":
             text = "every acknowledged event is on disk"
@@ -44,5 +44,5 @@ def _persistence(found: dict[str, str]) -> Finding:
             text = "a crash of the machine may lose the last second, one of Redis nothing"
         case other:
             text = f"appendfsync {other}: a crash of the machine may lose half a minute or more"
-            return Finding("persistence", "warning", text, "CONFIG SET appendfsync everysec")
-    return Finding("persistence", "fine", text)
+            return CheckResult("persistence", "warning", text, "CONFIG SET appendfsync everysec")
+    return CheckResult("persistence", "fine", text)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outrider.cloudevents import from_attributes, to_attributes
 from outrider.errors import DecodeError
+from outrider.events.cloudevents import from_attributes, to_attributes
 from outrider.ports import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
 
 _PREFIX: Final = b"ce-"
 _OF_DEAD_LETTERS: Final = b"dead-letter-"
@@ -29,7 +29,7 @@ def to_fields(envelope: EventEnvelope, source: str) -> list[str | bytes]:
 
 
 def to_delivery(entry: bytes, fields: Sequence[bytes], deliveries: int) -> Delivery:
-    delivery = Delivery(None, deliveries=deliveries, message=(entry, fields))
+    delivery = Delivery(None, delivery_count=deliveries, message=(entry, fields))
     named = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         attributes = {

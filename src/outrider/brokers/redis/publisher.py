@@ -6,27 +6,20 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outrider.brokers.redis.config import RedisConfig
-from outrider.brokers.redis.durability import examine
-from outrider.brokers.redis.links import Link, Links, pack
+from outrider.brokers.redis.connection import ConnectionPool, Link, pack
+from outrider.brokers.redis.durability import check_durability
 from outrider.brokers.redis.messages import to_fields
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.ports import (
-    ACCEPTED,
-    HELD_BACK,
-    Outcome,
-    Refused,
-    Unknown,
-    raise_unless_accepted,
-)
-from outrider.running import Opened
-from outrider.url_settings import with_url_settings
+from outrider.lifecycle import Openable
+from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from outrider.brokers.redis.links import Command
-    from outrider.envelope import EventEnvelope
-    from outrider.findings import Finding
+    from outrider.brokers.redis.connection import Command
+    from outrider.events.envelope import EventEnvelope
+    from outrider.ports import CheckResult
 
 _BLOCK: Final = 1024 * 1024
 _MULTI: Final = pack(("MULTI",))
@@ -41,7 +34,7 @@ class _Block(NamedTuple):
     packed: list[bytes]
 
 
-class RedisPublisher(Opened):
+class RedisPublisher(Openable):
     """Adds events to one stream, or to one for each `events.{aggregate_type}`.
 
     A batch is one transaction (MULTI), or one after the other if it is large: the server adds all
@@ -57,7 +50,7 @@ class RedisPublisher(Opened):
         url, self._config = with_url_settings(url, config or RedisConfig())
         self._is_pattern = _check_pattern(stream)
         self._stream = stream if self._is_pattern else stream.format()
-        self._links = Links(url, self._config, self._check)
+        self._links = ConnectionPool(url, self._config, self._check)
 
     def __repr__(self) -> str:
         return f"<RedisPublisher {self._links.address} stream {self._stream!r}>"
@@ -75,9 +68,9 @@ class RedisPublisher(Opened):
         """What is in flight becomes unknown; `open` makes the publisher usable again."""
         await self._links.close()
 
-    async def examine(self) -> list[Finding]:
+    async def check_durability(self) -> list[CheckResult]:
         """What an acknowledgement is worth here."""
-        return await examine(self._links)
+        return await check_durability(self._links)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from redis import exceptions
 
-from outrider.brokers.redis.lease import Lease
+from outrider.brokers.redis.group_lease import GroupLease
 from outrider.brokers.redis.messages import to_delivery
 from outrider.errors import LeaseLost
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from outrider.brokers.redis.links import Command, Links
+    from outrider.brokers.redis.connection import Command, ConnectionPool
     from outrider.ports import Delivery
 
 _WAIT: Final = 1.0
@@ -31,7 +31,7 @@ _START: Final = b"0-0"
 class Group:
     """A consumer group, made when it is missing."""
 
-    def __init__(self, links: Links, stream: str, name: str) -> None:
+    def __init__(self, links: ConnectionPool, stream: str, name: str) -> None:
         self.links, self.stream, self.name = links, stream, name
 
     async def make(self) -> None:
@@ -102,7 +102,7 @@ class OrderedReader:
 
     def __init__(self, group: Group, lease: timedelta) -> None:
         self._group = group
-        self._lease = Lease(group.links, f"{group.stream}.{group.name}.lease", lease)
+        self._lease = GroupLease(group.links, f"{group.stream}.{group.name}.lease", lease)
         self.forget()
 
     def forget(self) -> None:

@@ -7,12 +7,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from outrider.brokers.redis.config import RedisConfig
-from outrider.brokers.redis.links import Links
+from outrider.brokers.redis.connection import ConnectionPool
 from outrider.brokers.redis.messages import to_dead_letter
 from outrider.brokers.redis.readers import Group, OrderedReader, Reader, SharedReader
 from outrider.errors import BrokerUnavailable, ConfigurationError, LeaseLost, OutriderError
-from outrider.running import Opened
-from outrider.url_settings import with_url_settings
+from outrider.lifecycle import Openable
+from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from outrider.ports import Delivery
 
 
-class RedisSource(Opened):
+class RedisSource(Openable):
     """Receives from a group of one stream, which is made if it is missing, with all it holds.
 
     In order: one process at a time receives, the others stand by, and what is not acknowledged
@@ -42,7 +42,7 @@ class RedisSource(Opened):
         if not stream or not group:
             raise ConfigurationError("a Redis source needs the name of a stream and of a group")
         url, self._config = with_url_settings(url, config or RedisConfig())
-        self._links = Links(url, self._config)
+        self._links = ConnectionPool(url, self._config)
         self._group = Group(self._links, stream, group)
         self._dead_letters = dead_letter_stream or f"{stream}.dlq"
         kind = OrderedReader if ordered else SharedReader
@@ -59,7 +59,7 @@ class RedisSource(Opened):
         """Connect and make the group; raises ConfigurationError if that can never work."""
         self._links.open()
         await self._group.make()
-        # Fails if the name belongs to something else, which set_aside would find out too late.
+        # Fails if the name belongs to something else, which dead_letter would find out too late.
         await self._links.ask(("XLEN", self._dead_letters))
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="outrider-redis-lease")
@@ -90,7 +90,7 @@ class RedisSource(Opened):
             with _worth_repeating():
                 await self._acknowledge(delivery)
 
-    async def set_aside(self, delivery: Delivery, reason: str, /) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         if delivery.lost:
             return
         letter = to_dead_letter(self._group.stream, delivery, reason)

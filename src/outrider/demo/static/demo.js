@@ -59,7 +59,7 @@ async function look() {
     byId("story").textContent = story(now);
     path(now);
     byId("messages").replaceChildren(...latest.map((m) => row(m.id, [short(m.id), described(m), m.status], m.status)));
-    byId("outbox").replaceChildren(...now.outbox.map((e) => row(e.aggregate_id, [breakable(e.type), short(e.aggregate_id), e.state, e.retry_count], e.state)));
+    byId("outbox").replaceChildren(...now.outbox.map((e) => row(e.aggregate_id, [breakable(e.event_type), short(e.aggregate_id), e.status, e.retry_count], e.status)));
     byId("effects").replaceChildren(...now.effects.map((n) => row(n.message_id, [n.number, breakable(n.event_type), short(n.message_id)])));
     if (now.effects.some((n) => n.message_id === mine.id)) travelled("handled");
     now.poisons.forEach(hear);

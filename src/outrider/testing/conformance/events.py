@@ -7,7 +7,8 @@ from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from outrider.envelope import NO_METADATA, EventEnvelope, EventId, EventMetadata
+from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+from outrider.events.ids import EventId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +32,7 @@ def event(
     return EventEnvelope(
         event_id=EventId.new(),
         event_type="order.placed",
-        version=2,
+        event_version=2,
         aggregate_type="order",
         aggregate_id=aggregate_id,
         occurred_at=datetime.now(_ZONE),

@@ -11,7 +11,7 @@ from outrider.testing.conformance.crash import crash
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventPublisher, EventSource
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.cloudevents import from_attributes, to_attributes
-from outrider.envelope import EventMetadata
 from outrider.errors import BrokerUnavailable, PublishFailed
-from outrider.ports import Accepted, Refused, Unknown
+from outrider.events.cloudevents import from_attributes, to_attributes
+from outrider.events.envelope import EventMetadata
+from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.conformance.events import (
     CANARY,
     awkward_events,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from uuid import UUID
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import Delivery, EventSource
     from outrider.testing.conformance.harness import SourceHarness
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from outrider.errors import BrokerUnavailable, PublishFailed
-from outrider.ports import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.conformance.timing import before_the_next_try, deadline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-    from outrider.envelope import EventEnvelope
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventPublisher
     from outrider.testing.conformance.harness import SinkHarness
 

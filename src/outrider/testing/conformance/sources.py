@@ -57,7 +57,7 @@ class SourceSuite:
         assert {each.event_id: each for each in envelopes} == {
             each.event_id: each for each in batch
         }
-        assert [each for each in found if each.problem or each.deliveries < 1] == []
+        assert [each for each in found if each.problem or each.delivery_count < 1] == []
 
     async def test_nothing_sent_is_nothing_received(self, source: SourceHarness) -> None:
         async with receiving(source) as consumer, deadline():
@@ -127,7 +127,7 @@ class SourceSuite:
             await source.send(batch[1:])
             found = await receive_some(consumer, 3)
             [garbage] = [delivery for delivery in found if delivery.envelope is None]
-            await consumer.set_aside(garbage, REASON)
+            await consumer.dead_letter(garbage, REASON)
             for delivery in found:
                 if delivery is not garbage:
                     await consumer.acknowledge(delivery)
@@ -144,7 +144,7 @@ class SourceSuite:
         async with receiving(source) as consumer:
             await source.send([invalid])
             [garbage] = await receive_some(consumer, 1)
-            await consumer.set_aside(garbage, REASON)
+            await consumer.dead_letter(garbage, REASON)
 
         assert garbage.envelope is None
         assert garbage.problem
@@ -158,7 +158,7 @@ class SourceSuite:
         async with receiving(source) as consumer:
             await source.send(batch)
             found = await receive_some(consumer, 3)
-            await consumer.set_aside(found[1], REASON)
+            await consumer.dead_letter(found[1], REASON)
             await consumer.acknowledge(found[0])
 
         assert await source.dead_letters() == [DeadLetter(batch[1].data, REASON)]

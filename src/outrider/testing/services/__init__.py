@@ -1,13 +1,13 @@
 """Private PostgreSQL, RabbitMQ, Redis, NATS and Kafka servers on this machine, from nothing."""
 
 from outrider.testing.services.errors import NotOurs, ServerFailed, ServiceMissing
-from outrider.testing.services.kafka import Kafka
-from outrider.testing.services.nats import Nats
-from outrider.testing.services.postgres import Postgres
-from outrider.testing.services.rabbitmq import RabbitMQ
-from outrider.testing.services.redis import Redis
 from outrider.testing.services.run import KINDS, Services
-from outrider.testing.services.server import Server
+from outrider.testing.services.servers.kafka import Kafka
+from outrider.testing.services.servers.nats import Nats
+from outrider.testing.services.servers.postgres import Postgres
+from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from outrider.testing.services.servers.redis import Redis
+from outrider.testing.services.servers.server import Server
 
 __all__ = [
     "KINDS",

@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from outrider.testing.services.errors import ServiceMissing
-from outrider.testing.services.kafka import Kafka
 from outrider.testing.services.keeper import start_keeper
-from outrider.testing.services.mock_kafka import MockKafka
-from outrider.testing.services.nats import Nats
-from outrider.testing.services.postgres import Postgres
-from outrider.testing.services.rabbitmq import RabbitMQ
-from outrider.testing.services.redis import Redis
-from outrider.testing.services.server import Server
+from outrider.testing.services.servers.kafka import Kafka
+from outrider.testing.services.servers.mock_kafka import MockKafka
+from outrider.testing.services.servers.nats import Nats
+from outrider.testing.services.servers.postgres import Postgres
+from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from outrider.testing.services.servers.redis import Redis
+from outrider.testing.services.servers.server import Server
 
 KINDS: dict[str, type[Server]] = {
     kind.kind: kind for kind in (Postgres, RabbitMQ, Redis, Nats, Kafka)

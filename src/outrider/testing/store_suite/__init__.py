@@ -18,7 +18,7 @@ from outrider.testing.store_suite.sinks import SinkSuite  # noqa: E402
 
 
 class StoreSuite(LeaseSuite, ClaimSuite, SettleSuite, SinkSuite):
-    """All promises of an OutboxStore."""
+    """All promises of an RelayStore."""
 
 
 __all__ = ["StoreHarness", "StoreSuite", "StoredRow"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.events import DomainEvent
-from outrider.ports import RefusedEvent
+from outrider.events.event import DomainEvent
+from outrider.outcomes import RefusedEvent
 from outrider.testing.store_suite.harness import ALL, Relay, happened, ids, relay_of, until
 from outrider.testing.store_suite.history import History
 

@@ -10,15 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from outrider.envelope import EventEnvelope
-from outrider.events import DomainEvent
-from outrider.routing import DEFAULT_SINK
-from outrider.sql.rows import LANES
+from outrider.events.envelope import EventEnvelope
+from outrider.events.event import DomainEvent
+from outrider.lanes import LANES
+from outrider.ports import DEFAULT_SINK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from outrider.ports import ClaimedEvent, Lease, OutboxStore, RefusedEvent
+    from outrider.lanes import LaneLease
+    from outrider.outcomes import ClaimedEvent, RefusedEvent
+    from outrider.ports import RelayStore
 
 ALL: Final = range(LANES)
 LEASE: Final = timedelta(seconds=30)
@@ -34,14 +36,14 @@ class StoredRow:
     retry_count: int = 0
     crash_count: int = 0
     last_error: str | None = None
-    delivery: int | None = None
+    delivery_number: int | None = None
 
 
 class StoreHarness(ABC):
     """One empty outbox, for one test."""
 
     @abstractmethod
-    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> OutboxStore:
+    def store(self, sink: str = DEFAULT_SINK, *, park: bool = False) -> RelayStore:
         """A new store of this outbox; the suite opens and closes it."""
 
     @abstractmethod
@@ -61,7 +63,7 @@ class StoreHarness(ABC):
     @asynccontextmanager
     async def opened(
         self, sink: str = DEFAULT_SINK, *, park: bool = False
-    ) -> AsyncIterator[OutboxStore]:
+    ) -> AsyncIterator[RelayStore]:
         store = self.store(sink, park=park)
         await store.open(lambda _word: None)
         try:
@@ -86,11 +88,11 @@ def ids(events: Sequence[ClaimedEvent | EventEnvelope]) -> list[UUID]:
 class Relay:
     """A relay as far as a store knows it."""
 
-    def __init__(self, store: OutboxStore) -> None:
+    def __init__(self, store: RelayStore) -> None:
         self.id, self.store = uuid4(), store
         self.tokens: dict[int, int] = {}
 
-    async def lease(self) -> Lease:
+    async def lease(self) -> LaneLease:
         lease = await self.store.lease(self.id, "tester", LEASE)
         self.tokens = dict(lease.lanes)
         return lease
@@ -103,8 +105,8 @@ class Relay:
     ) -> int:
         return await self.store.settle(self.id, self.tokens, accepted, refused, unknown)
 
-    async def suspect(self, events: Sequence[ClaimedEvent], by: int = 1) -> None:
-        await self.store.suspect(self.id, self.tokens, events, by)
+    async def adjust_crash_count(self, events: Sequence[ClaimedEvent], by: int = 1) -> None:
+        await self.store.adjust_crash_count(self.id, self.tokens, events, by)
 
 
 @asynccontextmanager

@@ -6,15 +6,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from outrider.ports import RefusedEvent
+from outrider.outcomes import RefusedEvent
 from outrider.testing.store_suite.harness import ALL, happened, until
 
 if TYPE_CHECKING:
     import random
     from uuid import UUID
 
-    from outrider.envelope import EventEnvelope
-    from outrider.ports import ClaimedEvent
+    from outrider.events.envelope import EventEnvelope
+    from outrider.outcomes import ClaimedEvent
     from outrider.testing.store_suite.harness import Relay, StoreHarness
 
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from outrider.ports import LANES_FREE, RefusedEvent
-from outrider.sql.rows import LANES
+from outrider.lanes import LANES, LANES_FREE
+from outrider.outcomes import RefusedEvent
 from outrider.testing.store_suite.harness import ALL, LEASE, Relay, happened, relay_of, until
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LeaseSuite:
 
             no = [RefusedEvent(claimed[1], "no", None), RefusedEvent(claimed[2], "no", LEASE)]
             changed = await zombie.settle(claimed[:1], no)
-            await zombie.suspect(claimed)
+            await zombie.adjust_crash_count(claimed)
             await zombie.store.release(zombie.id, set(ALL))
             renewed = await zombie.lease()
 

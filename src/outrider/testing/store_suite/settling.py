@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from outrider.ports import RefusedEvent
+from outrider.outcomes import RefusedEvent
 from outrider.testing.store_suite.harness import ALL, happened, ids, relay_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SettleSuite:
 
             rows = await store_harness.rows()
             assert [row.status for row in rows] == ["published"] * 5
-            assert [row.delivery for row in rows] == [1, 2, 3, 4, 5]
+            assert [row.delivery_number for row in rows] == [1, 2, 3, 4, 5]
             assert await relay.store.claim(ALL, 10) == []
 
     async def test_event_is_settled_once_whoever_says_it_again(
@@ -61,8 +61,8 @@ class SettleSuite:
         async with relay_of(store_harness) as relay:
             claimed = await relay.store.claim(ALL, 10)
 
-            await relay.suspect(claimed)
-            await relay.suspect(claimed[1:], -1)
+            await relay.adjust_crash_count(claimed)
+            await relay.adjust_crash_count(claimed[1:], -1)
 
             assert [row.crash_count for row in await store_harness.rows()] == [1, 0]
             assert [event.crash_count for event in await relay.store.claim(ALL, 10)] == [1, 0]
@@ -77,11 +77,11 @@ class SettleSuite:
             await relay.settle(claimed[1:3], [RefusedEvent(claimed[3], "no", None)])
             await relay.settle(claimed[:1])
 
-            assert await relay.store.forget(timedelta(days=1), 10) == 0
-            assert await relay.store.forget(timedelta(0), 2) == 2
+            assert await relay.store.delete_published(timedelta(days=1), 10) == 0
+            assert await relay.store.delete_published(timedelta(0), 2) == 2
             first_of_all = (await store_harness.rows())[0]
             assert first_of_all.event_id == events[0].event_id, "the oldest delivery goes first"
-            assert await relay.store.forget(timedelta(0), 2) == 1
+            assert await relay.store.delete_published(timedelta(0), 2) == 1
             statuses = [row.status for row in await store_harness.rows()]
             assert statuses == ["failed", "pending", "pending"]
 
@@ -92,5 +92,5 @@ class SettleSuite:
         async with relay_of(store_harness) as relay:
             await relay.settle(await relay.store.claim(ALL, 1))
 
-            assert await relay.store.left(10) == 2
-            assert await relay.store.left(1) == 1
+            assert await relay.store.count_pending(10) == 2
+            assert await relay.store.count_pending(1) == 1

@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from outrider.ports import RefusedEvent
-from outrider.sql.rows import LANES
+from outrider.lanes import LANES
+from outrider.outcomes import RefusedEvent
 from outrider.testing.store_suite.harness import ALL, Relay, happened, ids, relay_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SinkSuite:
             assert len((await Relay(other).lease()).lanes) == LANES
             assert await mine.claim(ALL, 10) == []
             assert len(await other.claim(ALL, 10)) == 1
-            assert (await mine.left(10), await other.left(10)) == (0, 1)
+            assert (await mine.count_pending(10), await other.count_pending(10)) == (0, 1)
 
     async def test_event_for_two_sinks_has_a_row_of_the_same_id_for_each(
         self, store_harness: StoreHarness
@@ -58,7 +58,10 @@ class SinkSuite:
 
         assert [row.status for row in await store_harness.rows("a")] == ["failed", "pending"]
         in_b = await store_harness.rows("b")
-        assert [(row.status, row.delivery) for row in in_b] == [("published", 1), ("published", 2)]
+        assert [(row.status, row.delivery_number) for row in in_b] == [
+            ("published", 1),
+            ("published", 2),
+        ]
 
     async def test_relay_of_one_sink_changes_nothing_of_another(
         self, store_harness: StoreHarness
@@ -67,10 +70,10 @@ class SinkSuite:
         async with relay_of(store_harness, "a") as a, relay_of(store_harness, "b") as b:
             in_b = await b.store.claim(ALL, 10)
             await b.settle(in_b)
-            await a.store.forget(timedelta(0), 10)
+            await a.store.delete_published(timedelta(0), 10)
 
             changed = await a.settle(await a.store.claim(ALL, 10))
 
             assert changed == 2
             assert len(await store_harness.rows("b")) == 2
-            assert [row.delivery for row in await store_harness.rows("a")] == [1, 2]
+            assert [row.delivery_number for row in await store_harness.rows("a")] == [1, 2]

@@ -1,0 +1,36 @@
+"""Looking at the outbox and repairing it: what the page and the command line are made of."""
+
+from outrider.admin.checkup import check_database
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import CountChanged, OutboxRepair
+from outrider.admin.replay import Replay
+from outrider.admin.summaries import (
+    EventSummary,
+    FailureGroup,
+    LaneSummary,
+    Page,
+    RelaySummary,
+    SinkSummary,
+)
+from outrider.ports import CheckResult
+from outrider.recording.repository import OutboxRepository
+from outrider.store.schema import migrate as schema
+
+__all__ = [
+    "CheckResult",
+    "CountChanged",
+    "EventFilter",
+    "EventSummary",
+    "FailureGroup",
+    "LaneSummary",
+    "OutboxInspector",
+    "OutboxRepair",
+    "OutboxRepository",
+    "Page",
+    "RelaySummary",
+    "Replay",
+    "SinkSummary",
+    "check_database",
+    "schema",
+]

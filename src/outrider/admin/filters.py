@@ -1,0 +1,156 @@
+"""Which events are meant: one filter for lists, for counts and for bulk actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from outrider.errors import ConfigurationError
+from outrider.events.patterns import check_pattern
+from outrider.lanes import aggregate_key
+from outrider.store.schema.tables import DISCARDED, FAILED, PENDING, PUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import ColumnElement, FromClause
+
+RETRYING: Final = "retrying"
+STATUSES: Final = (PENDING, RETRYING, FAILED, PUBLISHED, DISCARDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFilter:
+    """All that is given must hold; an empty filter means every event."""
+
+    sink: str | None = None
+    status: str | None = None
+    """One of STATUSES; retrying is a part of pending."""
+    event_type: str | None = None
+    """An event type, or a pattern such as order.*"""
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    event_id: UUID | None = None
+    error: str | None = None
+    """The last error, exactly as it is kept."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When the event was recorded: from `since`, before `until`."""
+    first: int | None = None
+    last: int | None = None
+    """Positions, both included."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.status is not None and self.status not in STATUSES:
+            problems.append(f"status {self.status!r}: use one of {', '.join(STATUSES)}")
+        for name in ("since", "until"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is None:
+                problems.append(f"{name}: give a time with its zone, such as 2026-01-31T12:00:00Z")
+        try:
+            if self.event_type is not None:
+                check_pattern(self.event_type)
+        except ConfigurationError as problem:
+            problems.append(str(problem))
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str | None]) -> EventFilter:
+        """From texts, as URLs and command lines have them; empty ones are left out."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if text := given.get(field.name):
+                try:
+                    values[field.name] = _PARSERS.get(field.name, _text)(text)
+                except (ValueError, OverflowError):
+                    raise ConfigurationError(f"{field.name}: {text!r} is not understood") from None
+        return cls(**values)
+
+    def texts(self) -> dict[str, str]:
+        """As `parse` takes it: the same filter in a URL, a log line, an audit row."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else str(value)
+            for name, value in given.items()
+            if value is not None
+        }
+
+    @property
+    def aggregate(self) -> int | None:
+        """The number by which the indexes know the one aggregate that is meant, if one is."""
+        parts = (self.sink, self.aggregate_type, self.aggregate_id)
+        return None if None in parts else aggregate_key(*map(str, parts))
+
+    def conditions(self, table: FromClause) -> list[ColumnElement[bool]]:
+        c = table.c
+        plain = {
+            c.sink: self.sink,
+            c.aggregate_type: self.aggregate_type,
+            c.aggregate_id: self.aggregate_id,
+            c.id: self.event_id,
+            c.last_error: self.error,
+        }
+        found: list[ColumnElement[bool]] = [
+            column == value for column, value in plain.items() if value is not None
+        ]
+        if self.aggregate is not None:
+            found.append(c.aggregate_key == self.aggregate)
+        if self.event_type is not None:
+            found.append(_of_type(table, self.event_type))
+        if self.status is not None:
+            found += _with_status(table, self.status)
+        if self.since is not None:
+            found.append(c.created_at >= self.since)
+        if self.until is not None:
+            found.append(c.created_at < self.until)
+        if self.first is not None:
+            found.append(c.position >= self.first)
+        if self.last is not None:
+            found.append(c.position <= self.last)
+        return found
+
+
+def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:
+    column = table.c.event_type
+    if pattern.endswith("*"):
+        return column.startswith(pattern[:-1], autoescape=True)
+    return column == pattern
+
+
+def _with_status(table: FromClause, status: str) -> list[ColumnElement[bool]]:
+    c = table.c
+    # Saying that these are not out yet lets the planner use the index by aggregate.
+    not_out = [c.published_at.is_(None)] if status in (PENDING, RETRYING) else []
+    if status == RETRYING:
+        return [c.status == PENDING, c.next_retry_at.is_not(None), *not_out]
+    return [c.status == status, *not_out]
+
+
+def _text(text: str) -> str:
+    if "\0" in text:  # no column can hold it
+        raise ValueError
+    return text
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _position(text: str) -> int:
+    if (found := int(text)) >= 2**63 or found < 0:
+        raise ValueError(text)
+    return found
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "event_id": UUID,
+    "since": _moment,
+    "until": _moment,
+    "first": _position,
+    "last": _position,
+}

@@ -1,0 +1,23 @@
+"""The headers of a dead letter, the same on every broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "dead-letter-"
+_MAX_REASON_BYTES: Final = 1_000
+
+
+def dead_letter_headers(*, reason: str, origin: str, address: str, group: str) -> dict[str, str]:
+    """Added to the headers that the message came with; earlier ones of these names are replaced.
+
+    `origin` is where the message was stored (`orders/3/4711`), `address` what it had been
+    published to, `group` who could not handle it.
+    """
+    short = reason.encode(errors="replace")[:_MAX_REASON_BYTES].decode(errors="ignore")
+    return {
+        f"{PREFIX}reason": short,
+        f"{PREFIX}origin": origin,
+        f"{PREFIX}address": address,
+        f"{PREFIX}group": group,
+    }

@@ -1,0 +1,75 @@
+"""`outrider catalog`: event types as JSON Schema or AsyncAPI, and a check for what would break."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outrider.cli.output import json_option, say
+from outrider.cli.processes import named_module
+from outrider.errors import ConfigurationError
+from outrider.events.catalog import asyncapi, breaks
+from outrider.events.catalog import catalog as read_catalog
+
+_modules = click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
+
+
+@click.group()
+def catalog() -> None:
+    """Show event types, and find changes that would break stored rows or consumers.
+
+    \b
+    outrider catalog show shop.events > catalog.json
+    outrider catalog check shop.events --against catalog.json
+    """
+
+
+@catalog.command()
+@_modules
+@click.option("--asyncapi", "as_asyncapi", is_flag=True, help="As an AsyncAPI 3 document.")
+@click.option("--title", default="Events", help="The title of that document.")
+@click.option("--json", is_flag=True, expose_value=False, help="As always: there is no other form.")
+def show(*, modules: tuple[str, ...], as_asyncapi: bool, title: str) -> None:
+    """Print every event type of these modules with the schema of its payload, as JSON.
+
+    \b
+    outrider catalog show shop.events --asyncapi --title Shop
+    """
+    found = _read(modules)
+    click.echo(json.dumps(asyncapi(found, title=title) if as_asyncapi else found, indent=1))
+
+
+@catalog.command()
+@_modules
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="What `outrider catalog show` printed for the release that runs now.",
+)
+@json_option
+def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
+    """Exit with 1 if an event class has changed in a way that breaks rows or consumers.
+
+    \b
+    outrider catalog check shop.events --against catalog.json
+    """
+    try:
+        before: dict[str, Any] = json.loads(against.read_text())
+    except ValueError:
+        raise click.UsageError(f"{against} is not JSON") from None
+    problems = breaks(before, _read(modules))
+    say({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
+    raise SystemExit(1 if problems else 0)
+
+
+def _read(modules: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        for module in modules:
+            named_module(module)
+        return read_catalog()
+    except ConfigurationError as problem:
+        raise click.ClickException(str(problem)) from None

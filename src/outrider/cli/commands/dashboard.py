@@ -1,0 +1,90 @@
+"""`outrider dashboard`: the page by itself, on this machine unless a password guards it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from outrider.cli.database import database_option, names_options, run
+from outrider.store.schema.tables import OutboxTables
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from starlette.types import ASGIApp
+
+    from outrider.store.schema.names import OutboxNames
+
+
+@click.command()
+@database_option
+@names_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--password",
+    envvar="OUTRIDER_DASHBOARD_PASSWORD",
+    show_envvar=True,
+    help="Ask for it; better in the environment, where other users do not see it.",
+)
+@click.option("--read-only", is_flag=True, help="No retry, no discard.")
+@click.option("--show-payload", is_flag=True, help="Show what events say, less secret fields.")
+def dashboard(
+    *,
+    database: URL,
+    names: OutboxNames,
+    host: str,
+    port: int,
+    password: str | None,
+    read_only: bool,
+    show_payload: bool,
+) -> None:
+    """Look at the outbox in a browser: what waits, what failed, and the story of each event.
+
+    \b
+    outrider dashboard --database sqlite:///shop.db
+    OUTRIDER_DASHBOARD_PASSWORD=… outrider dashboard --host 0.0.0.0 --read-only
+    """
+    try:
+        import uvicorn
+
+        from outrider.dashboard.guard import is_loopback
+    except ModuleNotFoundError as missing:
+        hint = f"{missing.name} is missing: pip install 'outrider[dashboard]'"
+        raise click.UsageError(hint) from None
+    if not is_loopback(host) and not password:
+        raise click.UsageError(f"--host {host} lets others in: set a password, or leave it out")
+
+    async def serve(engine: AsyncEngine) -> None:
+        app = page(engine, names, password, read_only=read_only, show_payload=show_payload)
+        # No word of a proxy is believed: who is near decides who may look.
+        config = uvicorn.Config(
+            app, host=host, port=port, log_level="warning", proxy_headers=False, ws="none"
+        )
+        click.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
+        await uvicorn.Server(config).serve()
+
+    run(database, serve)
+
+
+def page(
+    engine: AsyncEngine,
+    names: OutboxNames,
+    password: str | None,
+    *,
+    read_only: bool,
+    show_payload: bool,
+) -> ASGIApp:
+    """With a password everybody who has it may do all; without, this machine may."""
+    from outrider.dashboard import dashboard as made
+    from outrider.dashboard.password import PasswordGate
+
+    app = made(
+        engine,
+        tables=OutboxTables(names),
+        authorize=(lambda _request, _action: True) if password else None,
+        read_only=read_only,
+        show_payload=show_payload,
+    )
+    return PasswordGate(app, password) if password else app

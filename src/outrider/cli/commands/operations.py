@@ -1,0 +1,162 @@
+"""`outrider failed`, `show`, `retry`, `discard`, `delete`: look and repair."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outrider.admin.filters import EventFilter
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import OutboxRepair
+from outrider.cli.database import database_option, names_options, run
+from outrider.cli.filter_options import filter_options
+from outrider.cli.output import json_option, say, table
+from outrider.store.schema.tables import OutboxTables
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from rich.table import Table
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.store.schema.names import OutboxNames
+
+
+@click.command()
+@database_option
+@names_options
+@json_option
+def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
+    """Show failed events, grouped by sink, type and error; exit with 1 if there are any.
+
+    \b
+    outrider failed --database sqlite:///shop.db
+    """
+    groups = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).failures())
+    rows = [(g.events, g.sink, g.event_type, g.error, g.first, g.last) for g in groups]
+    shown = table("failed events", ("events", "sink", "type", "error", "first", "last"), rows)
+    say({"failed": groups}, shown if groups else "nothing has failed.", as_json=as_json)
+    raise SystemExit(1 if groups else 0)
+
+
+@click.command()
+@click.argument("event_id", metavar="ID", type=click.UUID)
+@database_option
+@names_options
+@click.option("--payload", is_flag=True, help="Also show what the event says.")
+@json_option
+def show(
+    *, event_id: UUID, database: URL, names: OutboxNames, payload: bool, as_json: bool
+) -> None:
+    """Show one event: where it stands at each sink, its neighbours, what it caused.
+
+    \b
+    outrider show 0195d0a2-0000-7000-8000-000000000001
+    """
+
+    async def look(engine: AsyncEngine) -> dict[str, Any]:
+        inspector = OutboxInspector(engine, OutboxTables(names))
+        lines = await inspector.event(event_id)
+        facts: dict[str, Any] = {"event": lines}
+        if lines:
+            facts["neighbours"] = await inspector.neighbours(lines[0])
+            facts["caused"] = await inspector.caused_by(lines)
+        if payload:
+            facts["payload"] = await inspector.payload(event_id)
+        return facts
+
+    facts = run(database, look)
+    if not facts["event"]:
+        raise click.ClickException(f"there is no event {event_id}")
+    if as_json:
+        say(facts, None, as_json=True)
+        return
+    for title in ("event", "neighbours", "caused"):
+        say(None, _events(title, facts[title]), as_json=False)
+    if payload:
+        say(None, str(facts["payload"]), as_json=False)
+
+
+def _events(title: str, lines: list[Any]) -> Table:
+    heads = (
+        "position",
+        "event id",
+        "sink",
+        "type",
+        "aggregate",
+        "status",
+        "tries",
+        "recorded",
+        "error",
+    )
+    rows = [
+        (
+            line.position,
+            line.event_id,
+            line.sink,
+            line.event_type,
+            f"{line.aggregate_type} {line.aggregate_id}",
+            line.status,
+            line.retry_count,
+            line.created_at,
+            line.last_error,
+        )
+        for line in lines
+    ]
+    return table(title, heads, rows)
+
+
+def _action(verb: str, text: str, example: str) -> click.Command:
+    """Count first, ask, and change just as many; a program says --yes."""
+
+    @click.command(verb, help=f"{text}\n\n\b\n{example}")
+    @database_option
+    @names_options
+    @filter_options
+    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @json_option
+    def command(
+        *, database: URL, names: OutboxNames, wanted: list[EventFilter], yes: bool, as_json: bool
+    ) -> None:
+        if wanted == [EventFilter()] and not yes:
+            click.echo("No filter: this means all events.", err=True)
+
+        def repair_of(engine: AsyncEngine) -> OutboxRepair:
+            return OutboxRepair(engine, OutboxTables(names), who=getpass.getuser())
+
+        async def count(engine: AsyncEngine) -> list[int]:
+            return [await repair_of(engine).count(verb, one) for one in wanted]
+
+        async def change(engine: AsyncEngine) -> int:
+            action = getattr(repair_of(engine), verb)
+            pairs = zip(wanted, counts, strict=True)
+            return sum([await action(one, expected=number) for one, number in pairs])
+
+        counts = run(database, count)
+        if sum(counts) and not yes:
+            click.confirm(f"{verb} {sum(counts):,} events?", abort=True, err=True)
+        done = run(database, change) if sum(counts) else 0
+        say({verb: done}, f"{verb}: {done:,} events.", as_json=as_json)
+
+    return command
+
+
+retry = _action(
+    "retry",
+    "Send failed events again, by id or by filter; they have all their attempts again.",
+    "outrider retry 0195d0a2-0000-7000-8000-000000000001\n"
+    "outrider retry --event-type 'order.*' --yes",
+)
+discard = _action(
+    "discard",
+    "Give up failed or pending events: they are kept for a while, and never sent.",
+    "outrider discard --error 'NOT_FOUND' --event-type order.placed",
+)
+delete = _action(
+    "delete",
+    "Delete published and discarded events for good.",
+    "outrider delete --until 2026-01-01T00:00Z --yes",
+)

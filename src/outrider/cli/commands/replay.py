@@ -1,0 +1,104 @@
+"""`outrider replay`: published events once more; interrupted, it can go on where it was."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from outrider.admin.inspector import OutboxInspector
+from outrider.admin.replay import Replay
+from outrider.cli.database import Interrupted, database_option, names_options, run
+from outrider.cli.filter_options import filter_options
+from outrider.cli.output import json_option, say, table
+from outrider.store.schema.tables import OutboxTables
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.admin.filters import EventFilter
+    from outrider.store.schema.names import OutboxNames
+
+
+@click.command()
+@database_option
+@names_options
+@filter_options
+@click.option("--to", metavar="SINK", help="To this sink instead of their own.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Most events a second.")
+@click.option("--resume", type=click.IntRange(min=1), metavar="NUMBER", help="Go on with this one.")
+@click.option("--list", "listed", is_flag=True, help="Show the replays there were, and no more.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def replay(
+    *,
+    database: URL,
+    names: OutboxNames,
+    wanted: list[EventFilter],
+    to: str | None,
+    rate: float | None,
+    resume: int | None,
+    listed: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Send published events once more, marked as replayed, in order per aggregate.
+
+    Relays do the sending. Interrupted (exit code 130), it says how to go on; nothing is sent
+    twice by that.
+
+    \b
+    outrider replay --since 2026-01-31T12:00Z --event-type 'order.*' --rate 500
+    outrider replay --aggregate-id 4711 --to archive
+    outrider replay --list
+    outrider replay --resume 12
+    """
+    if listed:
+        _list(database, OutboxTables(names), as_json=as_json)
+        return
+    if len(wanted) > 1:
+        raise click.UsageError("replay takes one id; for more, give a filter, or do it id by id")
+    if resume and (to or wanted[0].texts()):
+        raise click.UsageError("--resume goes on with what was chosen then: no filter, no --to")
+
+    def replay_of(engine: AsyncEngine) -> Replay:
+        return Replay(engine, OutboxTables(names), who=getpass.getuser(), rate=rate)
+
+    total = None
+    if resume is None:
+        total = run(database, lambda engine: replay_of(engine).count(wanted[0], to=to))
+        if total and not yes:
+            click.confirm(f"replay {total:,} events?", abort=True, err=True)
+        resume = run(database, lambda engine: replay_of(engine).begin(wanted[0], to=to))
+    number, how = resume, f"outrider replay --resume {resume}"
+    click.echo(f"replay {number}; if interrupted: {how}", err=True)
+
+    async def go_on(engine: AsyncEngine) -> int:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("replaying", total=total)
+            return await replay_of(engine).run(
+                number, lambda done: progress.update(task, completed=done)
+            )
+
+    try:
+        done = run(database, go_on)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; go on with: {how}") from None
+    say({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)
+
+
+def _list(database: URL, tables: OutboxTables, *, as_json: bool) -> None:
+    async def look(engine: AsyncEngine) -> list[dict[str, Any]]:
+        rows = await OutboxInspector(engine, tables).actions(action="replay")
+        return [{**row._mapping, "filter": json.loads(row.filter)} for row in rows]
+
+    found = run(database, look)
+    heads = ("id", "at", "who", "filter", "events", "finished_at")
+    rows = [[each[head] for head in heads] for each in found]
+    shown = table("replays", ("number", "begun", "who", "which", "events", "finished"), rows)
+    say({"replays": found}, shown if found else "there was none.", as_json=as_json)

@@ -1,0 +1,153 @@
+"""`@handles`: functions and classes that react to events, found by event type."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_type_hints
+
+from outrider.consumer.scopes import current_scope
+from outrider.errors import ConfigurationError
+from outrider.events.context import handling
+from outrider.events.event import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from outrider.consumer.scopes import Scope
+    from outrider.events.envelope import EventEnvelope
+    from outrider.ports import EventHandler
+
+_OWN: Final = {"EventEnvelope": "envelope", "EventMetadata": "metadata"}
+Target = TypeVar("Target", bound="Callable[..., Any]")
+
+
+class TypedHandler:
+    """A handler that decodes the event first, and hands over what the parameters ask for.
+
+    The target is a function, or a class whose `handle` is called on a new instance each time.
+    A parameter annotated EventEnvelope or EventMetadata gets that, one named after the event's
+    class (or else the first) the event; all others come from the scope, by their type. A class
+    whose constructor wants something comes from the scope as a whole.
+    """
+
+    def __init__(self, target: Callable[..., Any], event_class: type[Event]) -> None:
+        self.name = f"{target.__module__}.{target.__qualname__}"
+        self._target = target
+        self._event_class = event_class
+        self._is_class = inspect.isclass(target)
+        method = getattr(target, "handle", None) if self._is_class else target
+        if method is None:
+            raise ConfigurationError(f"{self.name}: a handler class needs a method named handle")
+        self._method = method
+        self._asks_for = self._read_signature(method)
+        self._from_scope = self._is_class and bool(_required(target))
+
+    def _read_signature(self, method: Callable[..., Any]) -> dict[str, str]:
+        """What each parameter gets: envelope, metadata, event or scope."""
+        wanted = _required(method)[1 if self._is_class else 0 :]
+        gets = {
+            p.name: next((_OWN[n] for n in _type_names(p) & _OWN.keys()), "scope") for p in wanted
+        }
+        open_to_event = [p for p in wanted if gets[p.name] == "scope"]
+        kinds = {kind.__name__ for kind in self._event_class.__mro__}
+        named = [p for p in open_to_event if kinds & _type_names(p)]
+        for parameter in (named or open_to_event)[:1]:
+            gets[parameter.name] = "event"
+        return gets
+
+    @property
+    def needs(self) -> list[str]:
+        """The parameters that only a scope can fill."""
+        own = [self.name] if self._from_scope else []
+        return own + [name for name, source in self._asks_for.items() if source == "scope"]
+
+    async def handle(self, envelope: EventEnvelope, /) -> None:
+        given = {
+            "envelope": envelope,
+            "metadata": envelope.metadata,
+            "event": envelope.payload_as(self._event_class),
+        }
+        call = (await self._instance()).handle if self._is_class else self._target
+        values = [
+            given[source] if source in given else await self._resolve(name)
+            for name, source in self._asks_for.items()
+        ]
+        with handling(envelope):
+            result = call(*values)
+            if inspect.isawaitable(result):
+                await result
+
+    async def _instance(self) -> Any:
+        if not self._from_scope:
+            return self._target()
+        return await self._scope(self._target.__name__).get(cast("type[Any]", self._target))
+
+    async def _resolve(self, name: str) -> Any:
+        scope = self._scope(name)
+        try:
+            kind = get_type_hints(self._method, include_extras=True)[name]
+        except (NameError, KeyError):
+            raise ConfigurationError(
+                f"{self.name}: the type of {name} cannot be found; annotate it with a class that "
+                "is imported at run time"
+            ) from None
+        return await scope.get(kind)
+
+    def _scope(self, wanted: str) -> Scope:
+        scope = current_scope()
+        if scope is None:
+            raise ConfigurationError(f"{self.name} asks for {wanted}, and it runs in no scope")
+        return scope
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name} of {self._event_class.event_type}>"
+
+
+class Handlers:
+    """Handlers by event type, in the order of their registration."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[str, list[EventHandler]] = {}
+
+    def handles(self, *event_classes: type[Event]) -> Callable[[Target], Target]:
+        """Register the function or class below for these events."""
+        for event_class in event_classes:
+            if not issubclass(event_class, Event):
+                raise ConfigurationError(f"@handles takes event classes, not {event_class!r}")
+
+        def register(target: Target) -> Target:
+            for event_class in event_classes:
+                handler = TypedHandler(target, event_class)
+                self._by_type.setdefault(event_class.event_type, []).append(handler)
+            return target
+
+        return register
+
+    def of(self, event_type: str) -> list[EventHandler]:
+        return list(self._by_type.get(event_type, ()))
+
+    def __iter__(self) -> Iterator[tuple[str, EventHandler]]:
+        for event_type, handlers in self._by_type.items():
+            for handler in handlers:
+                yield event_type, handler
+
+
+HANDLERS: Final = Handlers()
+handles = HANDLERS.handles
+
+
+def _required(target: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters that must be given; those with a default keep it."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        p
+        for p in inspect.signature(target).parameters.values()
+        if p.default is p.empty and p.kind not in variable
+    ]
+
+
+def _type_names(parameter: inspect.Parameter) -> set[str]:
+    """Each part of a union; by name, since an import may exist only for type checkers."""
+    annotation = parameter.annotation
+    text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return {part.strip().rpartition(".")[2] for part in text.split("|")}

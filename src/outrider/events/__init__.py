@@ -1,0 +1,1 @@
+"""Declaring events, and turning them into JSON and back."""

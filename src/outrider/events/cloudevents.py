@@ -1,0 +1,106 @@
+"""Envelopes as CloudEvents 1.0: the attributes that brokers send, and the JSON form of streams."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - msgspec resolves the annotations below
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from uuid import UUID  # noqa: TC003
+
+import msgspec
+
+from outrider.errors import DecodeError, InvalidEvent
+from outrider.events.codec import UNREADABLE, decode_error
+from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONTENT_TYPE: Final = "application/json"
+STRUCTURED_CONTENT_TYPE: Final = "application/cloudevents+json"
+
+# Extension names are lower-case letters and digits, at most 20 of them.
+_METADATA: Final = {
+    "correlationid": "correlation_id",
+    "causationid": "causation_id",
+    "userid": "user_id",
+    "traceid": "trace_id",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "replayid": "replay_id",
+    "addedfields": "added_fields",
+}
+
+
+class _Attributes(msgspec.Struct):
+    """What an envelope is made from; the wire has all of it as strings."""
+
+    specversion: Literal["1.0"]
+    id: UUID
+    type: str
+    time: datetime
+    subject: str
+    aggregatetype: str
+    eventversion: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
+    """All attributes as strings, for the headers of a message in binary mode."""
+    return {
+        "specversion": "1.0",
+        "id": str(envelope.event_id),
+        "source": source,
+        "type": envelope.event_type,
+        "subject": envelope.aggregate_id,
+        "time": envelope.occurred_at.isoformat(),
+        "datacontenttype": CONTENT_TYPE,
+        "aggregatetype": envelope.aggregate_type,
+        "eventversion": str(envelope.event_version),
+        **extensions(envelope.metadata),
+    }
+
+
+def extensions(metadata: EventMetadata) -> dict[str, str]:
+    """The attributes that only some events have."""
+    if metadata is NO_METADATA:
+        return {}
+    values = ((extension, getattr(metadata, name)) for extension, name in _METADATA.items())
+    return {extension: value for extension, value in values if value is not None}
+
+
+def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope:
+    """The envelope again, from the attributes (without prefix) and the body of a message."""
+    try:
+        found = msgspec.convert(dict(attributes), _Attributes, strict=False)
+    except UNREADABLE as error:
+        raise decode_error("cloud event", error) from None
+    metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
+    try:
+        return EventEnvelope(
+            event_id=found.id,
+            event_type=found.type,
+            event_version=found.eventversion,
+            aggregate_type=found.aggregatetype,
+            aggregate_id=found.subject,
+            occurred_at=found.time,
+            data=data,
+            metadata=EventMetadata(**metadata),
+        )
+    except InvalidEvent as error:
+        raise DecodeError(f"cloud event: {error}") from None
+
+
+def to_structured(envelope: EventEnvelope, source: str) -> bytes:
+    """One JSON object with attributes and data, for sinks that have no headers."""
+    attributes = to_attributes(envelope, source)
+    return msgspec.json.encode({**attributes, "data": msgspec.Raw(envelope.data)})
+
+
+def from_structured(text: bytes | str) -> EventEnvelope:
+    """The envelope that `to_structured` wrote, or another CloudEvent in JSON; else DecodeError."""
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        data = bytes(fields.pop("data", b"{}"))
+        attributes = {name: msgspec.json.decode(raw, type=str) for name, raw in fields.items()}
+    except UNREADABLE as error:
+        raise decode_error("cloud event", error) from None
+    return from_attributes(attributes, data)

@@ -1,0 +1,271 @@
+"""What travels: an event's id, its metadata, and the envelope around its payload."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from outrider.errors import DecodeError, InvalidEvent
+from outrider.events.codec import (
+    EVENT_TYPES,
+    UNREADABLE,
+    check_type_name,
+    decode_error,
+    parse_payload,
+)
+from outrider.events.strict_json import Fault, check_time, encode_untyped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+_MAX_KEY: Final = 255
+
+
+class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ids for tracing and for checking authority. Printing it never shows the user's id."""
+
+    correlation_id: str | None = None
+    """Shared by everything that one request set off."""
+    causation_id: str | None = None
+    """The id of the event that was being handled when this one was recorded."""
+    user_id: str | None = None
+    """On whose behalf; for handlers that check authority, never for logs."""
+    trace_id: str | None = None
+    """The distributed trace, for people who search logs by it."""
+    traceparent: str | None = None
+    """W3C trace context, as it was when the event was recorded."""
+    tracestate: str | None = None
+    """W3C vendor state that belongs to `traceparent`."""
+    replay_id: str | None = None
+    """Which replay sends it once more, if it is not the first time."""
+    added_fields: str | None = None
+    """Names, with commas between, that the outbox added to the payload of the event itself."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [
+            (name, "***" if name == "user_id" else value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        ]
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"EventMetadata({', '.join(shown)})"
+
+
+NO_METADATA: Final = EventMetadata()
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The JSON form of an envelope."""
+
+    event_id: UUID
+    event_type: str
+    event_version: int = 1
+    aggregate_type: str
+    aggregate_id: str
+    occurred_at: datetime
+    payload: msgspec.Raw
+    metadata: EventMetadata = NO_METADATA
+
+
+_wire_decoder: Final = msgspec.json.Decoder(_Wire)
+
+
+class EventEnvelope:
+    """An event on its way. The payload is kept as JSON and read only when asked for."""
+
+    __slots__ = (
+        "_payload",
+        "aggregate_id",
+        "aggregate_type",
+        "data",
+        "event_id",
+        "event_type",
+        "event_version",
+        "metadata",
+        "occurred_at",
+    )
+
+    event_id: UUID
+    event_type: str
+    event_version: int
+    aggregate_type: str
+    aggregate_id: str
+    occurred_at: datetime
+    data: bytes
+    metadata: EventMetadata
+    _payload: dict[str, Any] | None
+
+    def __init__(
+        self,
+        *,
+        event_id: UUID,
+        event_type: str,
+        aggregate_type: str,
+        aggregate_id: str,
+        occurred_at: datetime,
+        payload: Mapping[str, Any] | None = None,
+        data: bytes | None = None,
+        metadata: EventMetadata = NO_METADATA,
+        event_version: int = 1,
+    ) -> None:
+        check_type_name(event_type)
+        check_key(event_type, "aggregate_type", aggregate_type)
+        check_key(event_type, "aggregate_id", aggregate_id)
+        _check_when(event_type, occurred_at)
+        if not isinstance(event_id, UUID):
+            raise InvalidEvent(
+                f"{event_type}: event_id: expected UUID, got {type(event_id).__name__}"
+            )
+        put = object.__setattr__
+        put(self, "event_id", event_id)
+        put(self, "event_type", event_type)
+        put(self, "event_version", event_version)
+        put(self, "aggregate_type", aggregate_type)
+        put(self, "aggregate_id", aggregate_id)
+        put(self, "occurred_at", occurred_at)
+        put(self, "data", encode_untyped(dict(payload or {}), event_type) if data is None else data)
+        put(self, "metadata", metadata)
+        put(self, "_payload", None)
+
+    @classmethod
+    def stored(
+        cls,
+        event_id: UUID,
+        event_type: str,
+        event_version: int,
+        aggregate_type: str,
+        aggregate_id: str,
+        occurred_at: datetime,
+        data: bytes,
+        metadata: EventMetadata,
+    ) -> EventEnvelope:
+        """From a row that was checked when it was written; a relay makes thousands a second."""
+        envelope, put = object.__new__(cls), object.__setattr__
+        put(envelope, "event_id", event_id)
+        put(envelope, "event_type", event_type)
+        put(envelope, "event_version", event_version)
+        put(envelope, "aggregate_type", aggregate_type)
+        put(envelope, "aggregate_id", aggregate_id)
+        put(envelope, "occurred_at", occurred_at)
+        put(envelope, "data", data)
+        put(envelope, "metadata", metadata)
+        put(envelope, "_payload", None)
+        return envelope
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        if self._payload is None:
+            object.__setattr__(self, "_payload", parse_payload(self.data, self.event_type))
+        return self._payload or {}
+
+    def payload_as(self, kind: type[T]) -> T:
+        """The payload as an event class, older versions upcast, or as any type msgspec reads."""
+        if event_type := getattr(kind, "event_type", None):
+            if event_type != self.event_type:
+                raise DecodeError(f"{self.event_type}: is not a {event_type}")
+            event: T = self.to_event()
+            return event
+        try:
+            return msgspec.json.decode(self.data, type=kind)
+        except UNREADABLE as error:
+            raise decode_error(f"{self.event_type} as {kind.__name__}", error) from None
+
+    def to_event(self) -> Any:
+        """The typed event again; its class must have been imported."""
+        return EVENT_TYPES.decode(self.event_type, self._own_data(), self.event_version)
+
+    def _own_data(self) -> bytes:
+        if self.metadata.added_fields is None:
+            return self.data
+        fields = msgspec.json.decode(self.data, type=dict[str, msgspec.Raw])
+        for name in self.metadata.added_fields.split(","):
+            fields.pop(name, None)
+        return msgspec.json.encode(fields)
+
+    def with_correlation_id(self, correlation_id: str) -> EventEnvelope:
+        return self._with(correlation_id=correlation_id)
+
+    def with_causation_id(self, causation_id: str | UUID) -> EventEnvelope:
+        return self._with(causation_id=str(causation_id))
+
+    def with_user_id(self, user_id: str) -> EventEnvelope:
+        return self._with(user_id=user_id)
+
+    def with_trace_id(self, trace_id: str) -> EventEnvelope:
+        return self._with(trace_id=trace_id)
+
+    def with_metadata(self, metadata: EventMetadata, data: bytes | None = None) -> EventEnvelope:
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "_payload"}
+        changes = {"metadata": metadata} if data is None else {"metadata": metadata, "data": data}
+        return EventEnvelope(**{**fields, **changes})
+
+    def _with(self, **changes: str) -> EventEnvelope:
+        return self.with_metadata(msgspec.structs.replace(self.metadata, **changes))
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(
+            _Wire(
+                event_id=self.event_id,
+                event_type=self.event_type,
+                event_version=self.event_version,
+                aggregate_type=self.aggregate_type,
+                aggregate_id=self.aggregate_id,
+                occurred_at=self.occurred_at,
+                payload=msgspec.Raw(self.data),
+                metadata=self.metadata,
+            )
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> EventEnvelope:
+        try:
+            wire = _wire_decoder.decode(text)
+        except UNREADABLE as error:
+            raise decode_error("event envelope", error) from None
+        fields = {name: getattr(wire, name) for name in wire.__struct_fields__}
+        data = bytes(fields.pop("payload"))
+        return cls(**fields, data=data)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"an event envelope never changes; cannot set {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EventEnvelope):
+            return NotImplemented
+        if self.data != other.data and self.payload != other.payload:
+            return False
+        names = [name for name in self.__slots__ if name not in ("data", "_payload")]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def __hash__(self) -> int:
+        return hash(self.event_id)
+
+    def __repr__(self) -> str:
+        return (
+            f"<EventEnvelope {self.event_type} {self.event_id} of "
+            f"{self.aggregate_type} {self.aggregate_id}, {len(self.data)} bytes>"
+        )
+
+
+def check_key(event_type: str, name: str, value: object) -> None:
+    """Keys become routing keys, headers and log fields, so they are short and printable."""
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_KEY or not value.isprintable():
+        raise InvalidEvent(f"{event_type}: {name}: expected 1 to {_MAX_KEY} printable characters")
+
+
+def _check_when(event_type: str, value: object) -> None:
+    if not isinstance(value, datetime):
+        raise InvalidEvent(
+            f"{event_type}: occurred_at: expected datetime, got {type(value).__name__}"
+        )
+    try:
+        check_time(value)
+    except Fault as fault:
+        raise fault.within("occurred_at").as_error(event_type) from None

@@ -1,0 +1,1 @@
+"""Recording events in the caller's own transaction."""

@@ -1,0 +1,204 @@
+"""Recording: events go into the caller's transaction, or are refused before anything happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from outrider.errors import ConfigurationError, InvalidEvent
+from outrider.events.context import metadata_for
+from outrider.events.envelope import EventEnvelope
+from outrider.events.strict_json import DEFAULT_LIMITS, Limits, encode_untyped
+from outrider.lanes import encode_lanes
+from outrider.recording import connection_hook, session_hook
+from outrider.recording.aggregates import COLLECTOR
+from outrider.recording.routing import Routes
+from outrider.recording.rows import Row, insert, row_of
+from outrider.signals import EventsRecorded
+from outrider.store.schema.tables import OutboxTables
+from outrider.store.wakeup import waker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Engine
+
+    from outrider.events.bus import EventBus
+    from outrider.events.event import Event
+    from outrider.signals import OnSignal
+
+    Target = (
+        AsyncSession
+        | Session
+        | AsyncConnection
+        | Connection
+        | async_scoped_session[AsyncSession]
+        | scoped_session[Session]
+    )
+
+
+class Recorded(int):
+    """How many events were recorded. Async code may await it."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, int]:
+        yield from ()
+        return int(self)
+
+
+class Outbox:
+    """Writes events with the caller's own changes: both are committed, or neither is.
+
+    Rows are inserted by one statement just before the commit, after every other write, and
+    relays are woken up after it. Routes say which sinks an event goes to, one row for each.
+    """
+
+    def __init__(
+        self,
+        tables: OutboxTables | None = None,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        wake_up: bool = True,
+        routes: Routes | Mapping[str, str | Sequence[str]] | None = None,
+        on_signal: OnSignal | None = None,
+    ) -> None:
+        self._on_signal = on_signal
+        self.tables = tables or OutboxTables()
+        self.routes = routes if isinstance(routes, Routes) else Routes(routes)
+        self.limits = limits
+        self.wake_up = wake_up
+
+    def record(self, target: Target, *events: Event | EventEnvelope) -> Recorded:
+        """Record events in the transaction of a session or connection; nothing is sent yet."""
+        sync = _sync_of(target)
+        rows: list[Row] = []
+        for event in events:
+            envelope = self._envelope(event)
+            rows += [row_of(envelope, sink) for sink in self.routes.of(envelope.event_type)]
+        self._check_transaction(sync)
+        if isinstance(sync, Session):
+            return Recorded(session_hook.hold(sync, self, rows))
+        return Recorded(connection_hook.hold(sync, self, rows))
+
+    def flush(self, target: Target, bus: EventBus, /, **context: Any) -> Recorded:
+        """Record all that a bus has collected; envelope fields and context join each payload."""
+        envelopes = [
+            with_context(self._envelope(event), context, self.limits) for event in bus.collect()
+        ]
+        return self.record(target, *envelopes) if envelopes else Recorded(0)
+
+    def _envelope(self, event: Event | EventEnvelope) -> EventEnvelope:
+        if isinstance(event, EventEnvelope):
+            return event
+        return event.to_envelope(metadata_for(event.event_type), limits=self.limits)
+
+    def _check_transaction(self, target: Session | Connection) -> None:
+        if not target.in_transaction():
+            raise ConfigurationError(
+                "events are recorded inside a transaction, and there is none: begin one, or "
+                "record after the first change and before the commit"
+            )
+        if isinstance(target, Session):
+            _refuse_autocommit(target.get_bind(**self.bind_arguments()))
+        else:
+            _refuse_autocommit(target)
+
+    @property
+    def collecting(self) -> dict[str, Any]:
+        """For `sessionmaker(info=…)`: its sessions also record what aggregates raised."""
+        return {COLLECTOR: self}
+
+    def bind_arguments(self) -> dict[str, Any]:
+        return {"clause": self.tables.outbox}
+
+    def write(self, connection: Connection, rows: list[Row]) -> None:
+        _refuse_autocommit(connection)
+        insert(connection, self.tables.names, rows)
+
+    def committed(self, connection: Connection, rows: list[Row]) -> None:
+        if self.wake_up:
+            lanes = {row.lane for row in rows}
+            waker_of(connection.engine, self.tables.names.channel).notify(encode_lanes(lanes))
+        if self._on_signal is not None:
+            types = {row.id: row.event_type for row in rows}
+            self._on_signal(EventsRecorded(events=Counter(types.values())))
+
+
+class OutboxEventDispatcher:
+    """The dispatcher that use cases know: `dispatch` before the commit, and nothing else."""
+
+    def __init__(self, session: Target, outbox: Outbox | None = None) -> None:
+        self._session = session
+        self._outbox = outbox or DEFAULT_OUTBOX
+
+    def dispatch(self, events: Iterable[Event]) -> Recorded:
+        """Record the events in the session's transaction; it neither flushes nor commits."""
+        return self._outbox.record(self._session, *events)
+
+
+DEFAULT_OUTBOX: Final = Outbox()
+
+
+def with_context(envelope: EventEnvelope, context: dict[str, Any], limits: Limits) -> EventEnvelope:
+    """The envelope with its own fields and the context in the payload, for consumers that look
+    nowhere else. Nothing of the event's own is overwritten."""
+    own = msgspec.json.decode(envelope.data, type=dict[str, msgspec.Raw])
+    added = {
+        "event_type": envelope.event_type,
+        "aggregate_type": envelope.aggregate_type,
+        "aggregate_id": envelope.aggregate_id,
+        "timestamp": envelope.occurred_at,
+        **context,
+    }
+    added = msgspec.json.decode(
+        encode_untyped(added, envelope.event_type, limits), type=dict[str, msgspec.Raw]
+    )
+    for name in added.keys() & own.keys():
+        if msgspec.json.decode(added[name]) != msgspec.json.decode(own[name]):
+            raise InvalidEvent(
+                f"{envelope.event_type}: {name}: the event has a field of this name; "
+                "call it something else in the context"
+            )
+    data = msgspec.json.encode({**own, **added})
+    limits.check_size(data, envelope.event_type)
+    return envelope.with_metadata(
+        msgspec.structs.replace(
+            metadata := envelope.metadata,
+            added_fields=",".join(sorted(added.keys() - own.keys())),
+            user_id=metadata.user_id or _text(context.get("user_id")),
+            correlation_id=metadata.correlation_id or _text(context.get("request_id")),
+        ),
+        data,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _sync_of(target: Target) -> Session | Connection:
+    if isinstance(target, scoped_session | async_scoped_session):
+        target = target()
+    if isinstance(target, AsyncSession):
+        return target.sync_session
+    if isinstance(target, AsyncConnection):
+        if target.sync_connection is None:
+            raise ConfigurationError("events are recorded on a connection that has been opened")
+        return target.sync_connection
+    if not isinstance(target, Session | Connection):
+        raise TypeError(f"expected a session or a connection, got {type(target).__name__}")
+    return target
+
+
+def _refuse_autocommit(bind: Engine | Connection) -> None:
+    level = bind.get_execution_options().get("isolation_level")
+    if (level or getattr(bind.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+        raise ConfigurationError(
+            "events cannot be recorded in AUTOCOMMIT mode: there is no transaction to join"
+        )

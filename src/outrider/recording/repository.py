@@ -1,0 +1,103 @@
+"""The outbox by hand: store, fetch, mark, delete, for those who drive it themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlalchemy import Text, cast, delete, func, select, update
+
+from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.ports import DEFAULT_SINK
+from outrider.recording.outbox import Outbox
+from outrider.store.schema.tables import PENDING, PUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from sqlalchemy import Row
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+
+class OutboxRepository:
+    """A relay does all of this better; the repository is for tools, tests and own loops.
+
+    It stores events for all sinks that the outbox's routes name, and looks after one of them.
+    It keeps no lanes: two of them that fetch at once get the same events.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, outbox: Outbox | None = None, *, sink: str = DEFAULT_SINK
+    ) -> None:
+        self._engine = engine
+        self._outbox = outbox or Outbox()
+        self._table = self._outbox.tables.outbox
+        self._of_sink = self._table.c.sink == sink
+
+    async def store(
+        self,
+        envelopes: Sequence[EventEnvelope],
+        transaction: AsyncSession | AsyncConnection | None = None,
+    ) -> None:
+        """Store in the given transaction, which commits it, or in one of its own."""
+        if transaction is not None:
+            self._outbox.record(transaction, *envelopes)
+            return
+        async with self._engine.begin() as connection:
+            self._outbox.record(connection, *envelopes)
+
+    async def fetch_unpublished(self, limit: int) -> list[EventEnvelope]:
+        """The oldest pending events, in the order in which each aggregate changed."""
+        c = self._table.c
+        query = (
+            select(
+                c.id,
+                c.event_type,
+                c.event_version,
+                c.aggregate_type,
+                c.aggregate_id,
+                c.occurred_at,
+                cast(c.payload, Text).label("data"),
+                cast(c.metadata, Text).label("meta"),
+            )
+            .where(self._of_sink, c.status == PENDING)
+            .order_by(c.position)
+            .limit(limit)
+        )
+        async with self._engine.connect() as connection:
+            return [_envelope(row) for row in (await connection.execute(query)).all()]
+
+    async def mark_published(self, event_id: UUID) -> bool:
+        """Whether the event was pending until now."""
+        c = self._table.c
+        change = (
+            update(self._table)
+            .where(self._of_sink, c.id == event_id, c.status == PENDING)
+            .values(status=PUBLISHED, published_at=func.now(), next_retry_at=None)
+        )
+        async with self._engine.begin() as connection:
+            return (await connection.execute(change)).rowcount == 1
+
+    async def delete_published_before(self, moment: datetime) -> int:
+        """Forget published events; pending and failed ones stay, whatever their age."""
+        c = self._table.c
+        old = delete(self._table).where(
+            self._of_sink, c.status == PUBLISHED, c.published_at < moment
+        )
+        async with self._engine.begin() as connection:
+            return (await connection.execute(old)).rowcount
+
+
+def _envelope(row: Row[tuple[object, ...]]) -> EventEnvelope:
+    return EventEnvelope(
+        event_id=row.id,
+        event_type=row.event_type,
+        event_version=row.event_version,
+        aggregate_type=row.aggregate_type,
+        aggregate_id=row.aggregate_id,
+        occurred_at=row.occurred_at,
+        data=row.data.encode(),
+        metadata=msgspec.json.decode(row.meta, type=EventMetadata),
+    )

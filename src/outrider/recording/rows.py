@@ -1,0 +1,128 @@
+"""Envelopes as rows: the lane they belong to, and the one statement that inserts them all."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from outrider.lanes import LANES, aggregate_key
+from outrider.ports import DEFAULT_SINK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+    from sqlalchemy.engine import Dialect
+
+    from outrider.events.envelope import EventEnvelope
+    from outrider.store.schema.names import OutboxNames
+
+# Drivers encode plain values much faster than arrays; but every count is a statement to prepare.
+_FEW: Final = 16
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Row(NamedTuple):
+    """What the producer writes; the database fills in the rest."""
+
+    id: UUID
+    sink: str
+    lane: int
+    aggregate_key: int
+    event_type: str
+    event_version: int
+    aggregate_type: str
+    aggregate_id: str
+    payload: str
+    metadata: str
+    occurred_at: datetime
+
+
+# The type of each column in PostgreSQL, and how a text array is turned into it.
+_TYPES: Final = {
+    "id": "uuid",
+    "sink": "text",
+    "lane": "smallint",
+    "aggregate_key": "bigint",
+    "event_type": "text",
+    "event_version": "integer",
+    "aggregate_type": "text",
+    "aggregate_id": "text",
+    "payload": "jsonb",
+    "metadata": "jsonb",
+    "occurred_at": "timestamptz",
+}
+
+
+def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
+    key = aggregate_key(sink, envelope.aggregate_type, envelope.aggregate_id)
+    return Row(
+        envelope.event_id,
+        sink,
+        key % LANES,
+        key,
+        envelope.event_type,
+        envelope.event_version,
+        envelope.aggregate_type,
+        envelope.aggregate_id,
+        envelope.data.decode(),
+        _encode(envelope.metadata).decode(),
+        envelope.occurred_at,
+    )
+
+
+def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
+    """Write all rows with one statement, which needs no other privilege than INSERT."""
+    dialect = connection.dialect
+    if dialect.name == "sqlite":
+        statement = _insert_values(dialect, names)
+        connection.exec_driver_sql(statement, [_for_sqlite(row) for row in rows])
+    elif len(rows) <= _FEW:
+        statement = _insert_values(dialect, names, len(rows))
+        connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
+    else:
+        arrays = tuple(list(column) for column in zip(*rows, strict=True))
+        connection.exec_driver_sql(_insert_arrays(dialect, names), arrays)
+
+
+def _for_sqlite(row: Row) -> tuple[Any, ...]:
+    moment = row.occurred_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return (row.id.hex, *row[1:-1], moment)
+
+
+@lru_cache(maxsize=64)
+def _insert_values(dialect: Dialect, names: OutboxNames, count: int = 1) -> str:
+    width = len(_TYPES)
+    values = ", ".join(
+        f"({', '.join(_placeholder(dialect, first + n) for n in range(1, width + 1))})"
+        for first in range(0, count * width, width)
+    )
+    return f"{_insert_into(dialect, names)} VALUES {values}"
+
+
+@lru_cache(maxsize=64)
+def _insert_arrays(dialect: Dialect, names: OutboxNames) -> str:
+    # JSON travels as text: drivers differ in what they make of an array of jsonb.
+    arrays = ", ".join(
+        f"{_placeholder(dialect, n)}::{'text' if kind == 'jsonb' else kind}[]"
+        for n, kind in enumerate(_TYPES.values(), 1)
+    )
+    columns = ", ".join(f"{c}::jsonb" if kind == "jsonb" else c for c, kind in _TYPES.items())
+    row = ", ".join(_TYPES)
+    source = f"SELECT {columns} FROM unnest({arrays}) AS row ({row})"  # noqa: S608 - constants
+    return f"{_insert_into(dialect, names)} {source}"
+
+
+def _insert_into(dialect: Dialect, names: OutboxNames) -> str:
+    return f"INSERT INTO {names.quoted('outbox', dialect)} ({', '.join(_TYPES)})"
+
+
+def _placeholder(dialect: Dialect, number: int) -> str:
+    style = {"numeric_dollar": f"${number}", "qmark": "?"}
+    return style.get(dialect.paramstyle, "%s")

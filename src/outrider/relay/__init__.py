@@ -1,0 +1,1 @@
+"""The relay: brings recorded events to a sink, in order per aggregate."""

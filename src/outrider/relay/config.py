@@ -1,0 +1,64 @@
+"""How a relay works: batch size, lease, polling, retries, retention."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from outrider.errors import ConfigurationError
+from outrider.relay.retry import RetryPolicy, SteppedRetry
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayConfig:
+    """How a relay works; the defaults suit a service with one relay or a few."""
+
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+    """The name in logs and on the page; what tells relays apart is an id made at each start."""
+    batch_size: int = 100
+    """Most events of one batch; every loop has one batch in flight. Larger is faster, and repeats
+    more after a crash."""
+    batch_bytes: int = 16 * 1024 * 1024
+    """Most bytes of payload in one batch; bounds memory when events are large."""
+    poll_interval: timedelta = timedelta(seconds=5)
+    """How long to wait for a wake-up before looking anyway."""
+    lease: timedelta = timedelta(seconds=10)
+    """How long a dead relay keeps its lanes; shorter takes over sooner, and renews more often."""
+    loops: int = 2
+    """Loops in this process, each with lanes of its own: one publishes while another claims or
+    settles."""
+    publish_timeout: timedelta = timedelta(seconds=30)
+    """How long the sink may take for one batch."""
+    retry: RetryPolicy = field(default_factory=SteppedRetry)
+    """When a refused event is tried again, and when it counts as failed."""
+    max_retries: int | None = None
+    """How often an event may be refused at most, whatever the policy says."""
+    max_crashes: int = 3
+    """How many relays may die while they publish an event before it counts as failed."""
+    retention: timedelta | None = timedelta(days=7)
+    """How long published events are kept; None keeps them."""
+    grace: timedelta = timedelta(seconds=25)
+    """How long `stop` waits for batches in flight."""
+
+    def __post_init__(self) -> None:
+        nothing = timedelta(0)
+        problems = [
+            f"{name} must be {rule}"
+            for name, rule, fine in (
+                ("batch_size", "at least 1", self.batch_size >= 1),
+                ("batch_bytes", "at least 1", self.batch_bytes >= 1),
+                ("poll_interval", "above 0", self.poll_interval > nothing),
+                ("lease", "at least 1 second", self.lease >= timedelta(seconds=1)),
+                ("loops", "from 1 to 64", 1 <= self.loops <= 64),
+                ("publish_timeout", "above 0", self.publish_timeout > nothing),
+                ("max_retries", "at least 1", self.max_retries is None or self.max_retries >= 1),
+                ("max_crashes", "at least 1", self.max_crashes >= 1),
+                ("retention", "at least 0", self.retention is None or self.retention >= nothing),
+                ("grace", "at least 0", self.grace >= nothing),
+            )
+            if not fine
+        ]
+        if problems:
+            raise ConfigurationError("relay: " + "; ".join(problems))

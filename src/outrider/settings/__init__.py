@@ -1,0 +1,1 @@
+"""Settings: flags, environment variables, URLs, TLS files and masked secrets."""

@@ -1,1 +1,0 @@
-"""The outbox in SQL: tables, writing, claiming, waking up, migrations."""

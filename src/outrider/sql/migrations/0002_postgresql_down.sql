@@ -1,5 +1,0 @@
-DROP INDEX {in_schema}{delivered_index};
-ALTER TABLE {outbox} DROP COLUMN delivery;
-DROP TABLE {sinks};
-DROP TABLE {relays};
-DROP TABLE {lanes};

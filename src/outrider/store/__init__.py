@@ -1,0 +1,1 @@
+"""The outbox store of a relay, on PostgreSQL and SQLite."""

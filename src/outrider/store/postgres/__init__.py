@@ -1,0 +1,1 @@
+"""The outbox store on PostgreSQL."""

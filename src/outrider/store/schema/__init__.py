@@ -1,0 +1,1 @@
+"""The tables: their names, their definition, migrations and checks."""

@@ -1,0 +1,97 @@
+"""What the tables are called: settings that become identifiers, so they are checked first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
+_TABLES: Final = ("outbox", "processed", "lanes", "relays", "sinks", "actions", "version")
+_DELIVERED_SUFFIX: Final = "_delivered"
+_MAX_IDENTIFIER: Final = 63
+_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def check_identifier(what: str, name: object) -> str:
+    """PostgreSQL cuts longer names silently and folds upper case when somebody forgets to quote."""
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} {name!r}: use 1 to 63 lower-case letters, digits and _, not a digit first"
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxNames:
+    """The names of the tables and of the wake-up channel; all problems are reported together."""
+
+    table: str = "outbox"
+    """The table that events are written to."""
+    prefix: str = ""
+    """Begins the names of the other tables; if empty, the table's name does."""
+    processed: str = "processed_events"
+    """The table that remembers what was handled."""
+    schema: str | None = None
+    """Where all of them live; None leaves it to the database's search path."""
+    channel: str = "outbox_channel"
+    """What relays listen on to be woken up."""
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("table", "processed", "channel")}
+        given |= {name: value for name in ("prefix", "schema") if (value := getattr(self, name))}
+        # Names made from a bad one are bad too, and would only repeat its problem.
+        problems = _problems(given) or _problems(self.all)
+        tables = [self.all[key] for key in _TABLES]
+        if not problems and len(set(tables)) < len(tables):
+            problems = [f"two tables would share a name: {', '.join(sorted(tables))}"]
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    def quoted(self, key: str, dialect: Dialect) -> str:
+        """One of the tables as it is written in SQL."""
+        quote = dialect.identifier_preparer.quote_identifier
+        return ".".join(quote(name) for name in (self.schema, self.all[key]) if name)
+
+    @property
+    def delivered_channel(self) -> str:
+        """The channel of those who follow deliveries. A name that is cut off here may be shared;
+        then each wakes the other up in vain."""
+        return self.channel[: _MAX_IDENTIFIER - len(_DELIVERED_SUFFIX)] + _DELIVERED_SUFFIX
+
+    @cached_property
+    def all(self) -> dict[str, str]:
+        """Every identifier, by what it names; migrations fill them in by these keys."""
+        prefix = self.prefix or f"{self.table}_"
+        names = {
+            "outbox": self.table,
+            "processed": self.processed,
+            "lanes": f"{prefix}lanes",
+            "relays": f"{prefix}relays",
+            "sinks": f"{prefix}sinks",
+            "actions": f"{prefix}actions",
+            "version": f"{prefix}schema",
+            "pending_index": f"{self.table}_pending",
+            "aggregate_index": f"{self.table}_aggregate",
+            "waiting_index": f"{self.table}_waiting",
+            "delivered_index": f"{self.table}_delivered",
+            "failed_index": f"{self.table}_failed",
+            "processed_index": f"{self.processed}_age",
+            "channel": self.channel,
+        }
+        return {**names, "schema": self.schema} if self.schema is not None else names
+
+
+def _problems(names: dict[str, str]) -> list[str]:
+    problems = []
+    for what, name in names.items():
+        try:
+            check_identifier(what, name)
+        except ConfigurationError as problem:
+            problems.append(str(problem))
+    return problems

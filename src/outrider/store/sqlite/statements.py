@@ -1,0 +1,127 @@
+"""All SQL of the store on SQLite; having one writer at a time makes it simpler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.dialects.sqlite import aiosqlite
+
+from outrider.store.schema.tables import FAILED, PENDING, PUBLISHED, SQLITE_NOW
+
+if TYPE_CHECKING:
+    from outrider.store.schema.names import OutboxNames
+
+# Moments are text that sorts as time does; :wait is a modifier such as '+10.0 seconds'.
+_THEN: Final = "strftime('%Y-%m-%d %H:%M:%f000', 'now', :wait)"
+
+PREPARE = "INSERT OR IGNORE INTO {lanes} (sink, lane) VALUES (:sink, :lane)"
+PREPARE_SINK = "INSERT OR IGNORE INTO {sinks} (sink) VALUES (:sink)"
+ALIVE = f"""
+INSERT INTO {{relays}} (id, name, sink, started_at, expires_at)
+VALUES (:relay, :name, :sink, {SQLITE_NOW}, {_THEN})
+ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
+"""  # noqa: S608 - constants; the names are quoted
+RENEW = f"UPDATE {{lanes}} SET expires_at = {_THEN} WHERE sink = :sink AND owner = :relay"  # noqa: S608
+MINE = "SELECT lane, token FROM {lanes} WHERE sink = :sink AND owner = :relay"
+DELETE_DEAD_RELAYS = f"DELETE FROM {{relays}} WHERE sink = :sink AND expires_at < {SQLITE_NOW}"  # noqa: S608
+LIVE_RELAYS = "SELECT id FROM {relays} WHERE sink = :sink"
+FREE = f"""
+SELECT lane, owner IS NOT NULL FROM {{lanes}}
+WHERE sink = :sink AND (owner IS NULL OR expires_at < {SQLITE_NOW}) ORDER BY lane LIMIT :count
+"""  # noqa: S608
+TAKE = f"""
+UPDATE {{lanes}} SET owner = :relay, token = token + 1, expires_at = {_THEN}
+WHERE sink = :sink AND lane = :lane
+"""  # noqa: S608
+RELEASE = """
+UPDATE {lanes} SET owner = NULL, expires_at = NULL
+WHERE sink = :sink AND owner = :relay
+    AND (:lanes IS NULL OR lane IN (SELECT value FROM json_each(:lanes)))
+"""
+SIGN_OFF = "DELETE FROM {relays} WHERE sink = :sink AND id = :relay"
+
+# As on PostgreSQL, without low-water marks: deleted entries do not stay in an index. The time is a
+# parameter, since 'now' would be another one for each row.
+CLAIM = f"""
+SELECT position, id, lane, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
+    created_at, retry_count, crash_count, max_retries, aggregate_key, payload, metadata
+FROM {{outbox}} AS candidate
+WHERE status = '{PENDING}' AND sink = :sink AND lane IN (SELECT value FROM json_each(:lanes))
+    AND NOT EXISTS (
+        SELECT 1 FROM {{outbox}} AS waiting
+        WHERE next_retry_at > :now
+            AND aggregate_key = candidate.aggregate_key AND position <= candidate.position
+    ){{parked}}
+ORDER BY position
+LIMIT :limit
+"""  # noqa: S608
+PARKED = f"""
+    AND NOT EXISTS (
+        SELECT 1 FROM {{outbox}} AS failed
+        WHERE status = '{FAILED}' AND aggregate_key = candidate.aggregate_key
+    )"""  # noqa: S608
+
+_OWNED = """EXISTS (
+    SELECT 1 FROM {lanes}
+    WHERE sink = :sink AND owner = :relay AND lane = :lane AND token = :token
+)"""
+COUNT = """
+UPDATE {sinks} SET last_delivery_number = last_delivery_number + :count
+WHERE sink = :sink RETURNING last_delivery_number
+"""
+ACCEPT = f"""
+UPDATE {{outbox}} SET status = '{PUBLISHED}', published_at = {SQLITE_NOW}, next_retry_at = NULL,
+    delivery_number = :delivery_number
+WHERE position = :position AND status = '{PENDING}' AND {_OWNED}
+"""  # noqa: S608
+REFUSE = f"""
+UPDATE {{outbox}} SET retry_count = retry_count + 1, last_error = :reason,
+    next_retry_at = CASE WHEN :wait IS NULL THEN NULL ELSE {_THEN} END,
+    status = CASE WHEN :wait IS NULL THEN '{FAILED}' ELSE status END
+WHERE position = :position AND status = '{PENDING}' AND {_OWNED}
+"""  # noqa: S608
+ADJUST_CRASH_COUNT = f"""
+UPDATE {{outbox}} SET crash_count = crash_count + :by WHERE position = :position AND {_OWNED}
+"""  # noqa: S608
+COUNT_PENDING = f"""
+SELECT count(*) FROM (
+    SELECT 1 FROM {{outbox}} WHERE status = '{PENDING}' AND sink = :sink LIMIT :most
+)
+"""  # noqa: S608
+DELETE_PUBLISHED = f"""
+DELETE FROM {{outbox}} WHERE position IN (
+    SELECT position FROM (
+        SELECT position, published_at FROM {{outbox}}
+        WHERE sink = :sink AND delivery_number IS NOT NULL
+        ORDER BY delivery_number
+        LIMIT :limit
+    ) AS oldest
+    WHERE published_at < {_THEN}
+) AND status = '{PUBLISHED}'
+"""  # noqa: S608
+
+
+class Statements:
+    """One attribute for each statement, with the names of the tables filled in."""
+
+    def __init__(self, names: OutboxNames, *, park: bool = False) -> None:
+        dialect = aiosqlite.dialect()
+        tables = ("outbox", "lanes", "relays", "sinks")
+        quoted = {table: names.quoted(table, dialect) for table in tables}
+        quoted["parked"] = PARKED.format(**quoted) if park else ""
+
+        def fill(template: str) -> str:
+            return template.format(**quoted)
+
+        self.prepare, self.prepare_sink = fill(PREPARE), fill(PREPARE_SINK)
+        self.alive, self.renew, self.mine = fill(ALIVE), fill(RENEW), fill(MINE)
+        self.delete_dead_relays = fill(DELETE_DEAD_RELAYS)
+        self.live_relays, self.free = fill(LIVE_RELAYS), fill(FREE)
+        self.take, self.release, self.sign_off = fill(TAKE), fill(RELEASE), fill(SIGN_OFF)
+        self.claim, self.count, self.accept = fill(CLAIM), fill(COUNT), fill(ACCEPT)
+        self.refuse, self.adjust_crash_count, self.delete_published = (
+            fill(REFUSE),
+            fill(ADJUST_CRASH_COUNT),
+            fill(DELETE_PUBLISHED),
+        )
+        self.count_pending = fill(COUNT_PENDING)

@@ -1,0 +1,199 @@
+"""Reading what a sink has accepted, by delivery number, for live streams and other readers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.dialects.postgresql import asyncpg
+from sqlalchemy.dialects.sqlite import aiosqlite
+
+from outrider.errors import ConfigurationError
+from outrider.events.codec import UNREADABLE
+from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+from outrider.store.postgres.notifications import NotificationListener
+from outrider.store.schema.tables import OutboxTables
+from outrider.store.sqlite.connection import SqliteConnection, moment
+from outrider.store.wakeup import waker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Dialect
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.store.schema.names import OutboxNames
+
+# Both use the partial index over (sink, delivery_number).
+_AFTER: Final = """
+SELECT delivery_number, id, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
+    CAST(payload AS text), CAST(metadata AS text)
+FROM {outbox} WHERE sink = {sink} AND delivery_number > {delivery_number}
+ORDER BY delivery_number LIMIT {limit}
+"""
+_BOUNDS: Final = """
+SELECT coalesce((
+    SELECT delivery_number FROM {outbox} WHERE sink = {sink} AND delivery_number IS NOT NULL
+    ORDER BY delivery_number LIMIT 1
+), last_delivery_number + 1), last_delivery_number
+FROM {sinks} WHERE sink = {sink}
+"""
+_NOTHING_YET: Final = (1, 0)
+
+_decode_metadata: Final = msgspec.json.Decoder(EventMetadata).decode
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredEvent:
+    """An event with the number that it got when it was settled."""
+
+    delivery_number: int
+    envelope: EventEnvelope
+
+
+class DeliveredEvents(Protocol):
+    """What a sink has accepted, for readers that follow it with a cursor.
+
+    A number can be seen only when every lower one can: who asks for what comes after the last
+    one seen misses nothing and meets nothing twice, however late a transaction was committed.
+    """
+
+    sink: str
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        """Connect; says what is connected, without secrets.
+
+        From now on `wake` is called with a word on its source when there may be more.
+        """
+        ...
+
+    async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
+        """The first of those with a higher number, in order."""
+        ...
+
+    async def bounds(self) -> tuple[int, int]:
+        """The oldest number that is kept and the newest that was given.
+
+        If nothing is kept, the oldest is the one that will be given next.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+def SqlDeliveredEvents(  # noqa: N802 - reads as the class that it stands for
+    engine: AsyncEngine,
+    tables: OutboxTables | None = None,
+    *,
+    sink: str = "stream",
+    timeout: timedelta = timedelta(seconds=10),
+) -> DeliveredEvents:
+    """What this database's outbox has delivered to a sink.
+
+    The engine must lead to where relays settle: a replica that lags behind shows less than
+    clients have seen.
+    """
+    names = (tables or OutboxTables()).names
+    if engine.dialect.name == "postgresql":
+        return PostgresDeliveredEvents(engine, names, sink, timeout)
+    if engine.dialect.name == "sqlite":
+        return SqliteDeliveredEvents(engine, names, sink, timeout)
+    raise ConfigurationError(f"no outbox for {engine.dialect.name}; there is PostgreSQL and SQLite")
+
+
+class PostgresDeliveredEvents:
+    """Fits DeliveredEvents, on connections of its own; woken up by relays anywhere."""
+
+    def __init__(
+        self, engine: AsyncEngine, names: OutboxNames, sink: str, timeout: timedelta
+    ) -> None:
+        from outrider.store.postgres.connections import ConnectionPool
+
+        self.sink = sink
+        dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
+        values = {"sink": "$1", "delivery_number": "$2", "limit": "$3"}
+        self._after, self._bounds = _statements(names, dialect, values)
+        self._pool = ConnectionPool(engine, timeout)
+        self._listener = NotificationListener(self._pool, names.delivered_channel, self._on_notify)
+        self._where = engine.url.render_as_string(hide_password=True)
+        self._wake: Callable[[str], None] = lambda _source: None
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        await self.bounds()
+        self._wake = wake
+        notified = await self._listener.open()
+        return (
+            f"{self._where} ({'notified' if notified else 'polling only: no notification arrives'})"
+        )
+
+    async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
+        asked = (self.sink, delivery_number, limit)
+        rows = await self._pool.run(lambda connection: connection.fetch(self._after, *asked))
+        return [_event_of(*row) for row in rows]
+
+    async def bounds(self) -> tuple[int, int]:
+        row = await self._pool.run(lambda connection: connection.fetchrow(self._bounds, self.sink))
+        return (row[0], row[1]) if row else _NOTHING_YET
+
+    async def close(self) -> None:
+        await self._listener.close()
+        await self._pool.close()
+
+    def _on_notify(self, _payload: str) -> None:
+        self._wake("notify")
+
+
+class SqliteDeliveredEvents:
+    """Fits DeliveredEvents; woken up by relays of the same process, and polling for others."""
+
+    def __init__(
+        self, engine: AsyncEngine, names: OutboxNames, sink: str, timeout: timedelta
+    ) -> None:
+        self.sink = sink
+        values = {name: f":{name}" for name in ("sink", "delivery_number", "limit")}
+        self._after, self._bounds = _statements(names, aiosqlite.dialect(), values)
+        self._connection = SqliteConnection(engine, timeout)
+        self._waker = waker_of(engine.sync_engine, names.delivered_channel)
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    async def open(self, wake: Callable[[str], None], /) -> str:
+        await self.bounds()
+        loop = asyncio.get_running_loop()
+        self._stop_listening = self._waker.subscribe(
+            lambda payload: loop.call_soon_threadsafe(wake, payload)
+        )
+        return f"sqlite:///{self._connection.file}"
+
+    async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
+        asked = {"sink": self.sink, "delivery_number": delivery_number, "limit": limit}
+        rows = await self._connection.read(self._after, asked)
+        return [_event_of(r[0], UUID(r[1]), *r[2:6], moment(r[6]), *r[7:]) for r in rows]
+
+    async def bounds(self) -> tuple[int, int]:
+        rows = await self._connection.read(self._bounds, {"sink": self.sink})
+        return rows[0] if rows else _NOTHING_YET
+
+    async def close(self) -> None:
+        self._stop_listening()
+        await self._connection.close()
+
+
+def _statements(names: OutboxNames, dialect: Dialect, values: dict[str, str]) -> tuple[str, str]:
+    tables = {table: names.quoted(table, dialect) for table in ("outbox", "sinks")}
+    return _AFTER.format(**tables, **values), _BOUNDS.format(**tables, **values)
+
+
+def _event_of(delivery_number: int, *columns: Any) -> DeliveredEvent:
+    event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data, metadata = columns
+    try:
+        known = NO_METADATA if metadata == "{}" else _decode_metadata(metadata)
+    except UNREADABLE:  # a relay lets no such row pass; it was damaged later
+        known = NO_METADATA
+    envelope = EventEnvelope.stored(
+        event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data.encode(), known
+    )
+    return DeliveredEvent(delivery_number, envelope)

@@ -1,0 +1,1 @@
+"""CheckResult or installing the programs of private servers."""

@@ -1,0 +1,1 @@
+"""Private servers, one module for each kind."""

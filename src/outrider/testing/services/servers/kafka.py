@@ -1,0 +1,122 @@
+"""A private Kafka broker, a single node that is its own controller."""
+
+import struct
+from pathlib import Path
+
+from outrider.testing.services.install import maven
+from outrider.testing.services.install.cache import locked
+from outrider.testing.services.install.programs import Program
+from outrider.testing.services.ports import LOOPBACK, exchange
+from outrider.testing.services.servers.server import Server
+
+VERSION = "4.1.0"
+_JARS = f"kafka-{VERSION}"
+_COORDINATES = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    # Without it the broker is silent about its errors.
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+_REMEDY = "sudo apt-get install default-jre-headless maven"
+
+JAVA = Program(service="kafka", names=("java",), package="default-jre-headless", remedy=_REMEDY)
+MAVEN = Program(service="kafka", names=("mvn",), package="maven", remedy=_REMEDY)
+
+
+class Kafka(Server):
+    """One broker that is its own controller, on a port of its own."""
+
+    kind = "kafka"
+    ports_needed = 2  # clients, controller
+    deadline = 120
+
+    @property
+    def version(self) -> str:
+        return VERSION
+
+    def prepare(self) -> None:
+        if not maven.jars(_JARS).is_dir():
+            maven.fetch(_JARS, _COORDINATES, mvn=MAVEN.get())
+        self._archive_classes()
+        settings = self.folder / "server.properties"
+        settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings()))
+        if not (self.folder / "data").exists():
+            # The cluster's id is the mark by which own() knows the broker.
+            identity = ("--cluster-id", self.name, "--config", str(settings))
+            self.run(*self._java("kafka.tools.StorageTool", "format", *identity))
+
+    def command(self) -> list[str]:
+        return self._java("kafka.Kafka", str(self.folder / "server.properties"))
+
+    def private_url(self) -> str:
+        return f"kafka://{LOOPBACK}:{self.port}"
+
+    def ask(self) -> bytes:
+        # A metadata request, version 2, for no topic: the answer holds the cluster's id.
+        body = struct.pack(">hhih", 3, 2, 1, -1) + struct.pack(">i", 0)
+        return exchange(self.port, struct.pack(">i", len(body)) + body)
+
+    def _archive_classes(self) -> None:
+        """Most of a start is loading classes; with an archive of them it takes half as long."""
+        with locked(_JARS):
+            if not _archive().exists():
+                once = _Archiving(self.folder / "archiving")
+                once.start()
+                once.stop()
+                _new_archive().touch()  # a Java that has no archives is not asked again
+                _new_archive().rename(_archive())
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [
+            str(JAVA.get()),
+            f"-XX:SharedArchiveFile={_archive()}",
+            "-Xlog:disable",  # an archive of another Java is left unused without a word
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",  # starts in half the time, and is fast enough for tests
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{maven.jars(_JARS)}/*",
+            *arguments,
+        ]
+
+    def _settings(self) -> list[tuple[str, object]]:
+        clients, controller = (f"{LOOPBACK}:{port}" for port in self.ports)
+        return [
+            ("process.roles", "broker,controller"),
+            ("node.id", 1),
+            ("controller.quorum.voters", f"1@{controller}"),
+            ("controller.listener.names", "CONTROLLER"),
+            ("listeners", f"PLAINTEXT://{clients},CONTROLLER://{controller}"),
+            ("advertised.listeners", f"PLAINTEXT://{clients}"),
+            ("log.dirs", self.folder / "data"),
+            ("num.partitions", 4),
+            ("offsets.topic.num.partitions", 4),
+            ("offsets.topic.replication.factor", 1),
+            ("transaction.state.log.num.partitions", 4),
+            ("transaction.state.log.replication.factor", 1),
+            ("transaction.state.log.min.isr", 1),
+            ("group.initial.rebalance.delay.ms", 0),
+            # Else it notes twice a second that there is nothing to note.
+            ("metadata.max.idle.interval.ms", 0),
+            # A killed broker is let in again only when its last session has run out.
+            ("broker.session.timeout.ms", 2000),
+            ("broker.heartbeat.interval.ms", 500),
+        ]
+
+
+class _Archiving(Kafka):
+    """Writes the archive when it ends."""
+
+    def _archive_classes(self) -> None: ...
+
+    def command(self) -> list[str]:
+        java, _, *rest = super().command()
+        return [java, f"-XX:ArchiveClassesAtExit={_new_archive()}", *rest]
+
+
+def _archive() -> Path:
+    return maven.jars(f"{_JARS}.jsa")
+
+
+def _new_archive() -> Path:
+    return maven.jars(f"{_JARS}.jsa.new")

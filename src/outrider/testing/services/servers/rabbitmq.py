@@ -1,0 +1,84 @@
+"""A private RabbitMQ node with an epmd of its own."""
+
+import re
+from functools import cached_property
+from pathlib import Path
+
+from outrider.testing.services.install.programs import PATH, Program
+from outrider.testing.services.ports import LOOPBACK, exchange
+from outrider.testing.services.servers.server import Server
+
+PROGRAM = Program(
+    service="rabbitmq",
+    names=("rabbitmq-server",),
+    # The one on Debian's PATH is a wrapper that switches to the user of the system's daemon.
+    places=("/usr/lib/rabbitmq/bin", PATH),
+    package="rabbitmq-server",
+    remedy="sudo apt-get install rabbitmq-server",
+)
+
+USER = "outrider"
+
+
+class RabbitMQ(Server):
+    """A node with a virtual host and a user of its own."""
+
+    kind = "rabbitmq"
+    ports_needed = 3  # AMQP, Erlang distribution, epmd
+    deadline = 120
+
+    @cached_property
+    def programs(self) -> Path:
+        return PROGRAM.get().parent
+
+    @property
+    def version(self) -> str:
+        found = re.search(rb"versionS\0\0\0.([\d.]+)", self.ask(), re.DOTALL)
+        return found[1].decode() if found else "unknown"
+
+    def prepare(self) -> None:
+        settings = (
+            f"listeners.tcp.1 = {LOOPBACK}:{self.port}",
+            f"default_user = {USER}",
+            f"default_pass = {self.password}",
+            f"default_vhost = {self.name}",
+        )
+        (self.folder / "rabbitmq.conf").write_text("\n".join(settings) + "\n")
+        (self.folder / "enabled_plugins").write_text("[].\n")
+        cookie = self.folder / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.touch(mode=0o600)
+            cookie.write_text(self.password)
+
+    def command(self) -> list[str]:
+        return [str(self.programs / "rabbitmq-server")]
+
+    def environment(self) -> dict[str, str]:
+        on_loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
+        return {
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "ERL_EPMD_PORT": str(self.ports[2]),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "rabbitmq-env.conf"),
+            "RABBITMQ_CTL_ERL_ARGS": on_loopback,
+            "RABBITMQ_DIST_PORT": str(self.ports[1]),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
+            # The default host would be this machine's name, which need not resolve.
+            "RABBITMQ_NODENAME": f"{self.name}@localhost",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": on_loopback,
+        }
+
+    def private_url(self) -> str:
+        return f"amqp://{USER}:{self.password}@{LOOPBACK}:{self.port}/{self.name}"
+
+    def ask(self) -> bytes:
+        # Its first frame carries the name of the cluster, which is made from the node's.
+        return exchange(self.port, b"AMQP\x00\x00\x09\x01")
+
+    def ctl(self, *arguments: str) -> str:
+        """Run rabbitmqctl against this node."""
+        self._must_be_ours()
+        return self.run(self.programs / "rabbitmqctl", *arguments)
