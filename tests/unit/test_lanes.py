@@ -109,10 +109,10 @@ def test_there_is_no_floor_while_looking_from_the_beginning_is_quick() -> None:
     assert floors.for_claim([1]) == [11]
 
     clock.now += 2
-    floors.scanned(floors.for_claim([1]), rows=1, took=0.001)
+    floors.scanned(floors.for_claim([1]), rows=1, seconds=0.001)
     assert floors.for_claim([1]) == [0]
 
-    floors.scanned([0], rows=1, took=0.1)
+    floors.scanned([0], rows=1, seconds=0.1)
     assert floors.for_claim([1]) == [11]
 
 
