@@ -1,7 +1,4 @@
-"""Ports: what a publisher, a source, a handler and a store must do.
-
-Each promise written here has a conformance test of the same wording in `outrider.testing`.
-"""
+"""Ports: what a publisher, a source, a handler and a store must do; suites test each promise."""
 
 from __future__ import annotations
 
@@ -49,10 +46,9 @@ class CheckResult:
 
 @runtime_checkable
 class DurabilityCheck(Protocol):
-    """A publisher that can tell what an acknowledgement of its broker is worth."""
+    """A publisher that checks whether its broker keeps what it has acknowledged."""
 
-    async def check_durability(self) -> list[CheckResult]:
-        """Check the settings that decide whether the broker keeps what it acknowledged."""
+    async def check_durability(self) -> list[CheckResult]: ...
 
 
 @runtime_checkable
@@ -145,14 +141,12 @@ class OutboxStore(Protocol):
         From now on `wake` is called when there may be work: with `encode_lanes` if the lanes are
         known, with `LANES_FREE` if a relay has released lanes, with any other text if unknown.
         """
-        ...
 
     async def claim(self, lanes: Collection[int], limit: int, /) -> list[ClaimedEvent]:
         """Pending events of these lanes, with the oldest of every aggregate among them.
 
         At most `limit`; if they are fewer than that and than LEAST_PER_LANE, there are no more.
         """
-        ...
 
     async def settle(
         self,
@@ -167,13 +161,11 @@ class OutboxStore(Protocol):
 
         Unknown ones stay as they are, and will be claimed again.
         """
-        ...
 
     async def adjust_crash_count(
         self, relay: UUID, tokens: Mapping[int, int], events: Sequence[ClaimedEvent], by: int = 1, /
     ) -> None:
         """Count a crash against these events in advance; -1 takes it back, as none happened."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -183,11 +175,9 @@ class LaneLeases(Protocol):
 
     async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         """Renew all lanes of this relay, and take free ones up to its fair share."""
-        ...
 
     async def release(self, relay: UUID, lanes: Collection[int] | None, /) -> None:
         """Release lanes so that others get them at once; None releases all and signs off."""
-        ...
 
 
 class OutboxMaintenance(Protocol):
@@ -195,11 +185,9 @@ class OutboxMaintenance(Protocol):
 
     async def count_pending(self, most: int, /) -> int:
         """How many events are pending, counted up to `most`."""
-        ...
 
     async def delete_published(self, older_than: timedelta, limit: int, /) -> int:
         """Delete the oldest published events of at least that age, `limit` of them at most."""
-        ...
 
 
 class RelayStore(OutboxStore, LaneLeases, OutboxMaintenance, Protocol):

@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from outrider.errors import (
     BrokerUnavailable,
@@ -309,16 +309,27 @@ class RelayLoop:
                 self._retry_at = min(self._retry_at, now + item.wait.total_seconds())
 
     def _report(self, item: RefusedEvent) -> None:
-        envelope = item.event.envelope
-        facts: dict[str, Any] = {
-            "sink": self._sink,
-            "event_id": envelope.event_id,
-            "event_type": envelope.event_type,
-            "correlation_id": envelope.metadata.correlation_id,
-            "attempt": item.event.retry_count + 1,
-            "reason": item.reason,
-        }
+        envelope, attempt = item.event.envelope, item.event.retry_count + 1
         if item.wait is None:
-            self._signal(EventFailed(**facts))
+            self._signal(
+                EventFailed(
+                    sink=self._sink,
+                    event_id=envelope.event_id,
+                    event_type=envelope.event_type,
+                    correlation_id=envelope.metadata.correlation_id,
+                    attempt=attempt,
+                    reason=item.reason,
+                )
+            )
         else:
-            self._signal(PublishRetried(**facts, wait=item.wait))
+            self._signal(
+                PublishRetried(
+                    sink=self._sink,
+                    event_id=envelope.event_id,
+                    event_type=envelope.event_type,
+                    correlation_id=envelope.metadata.correlation_id,
+                    attempt=attempt,
+                    wait=item.wait,
+                    reason=item.reason,
+                )
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import asyncpg
 from sqlalchemy import Engine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
-    from asyncpg import Connection
+    from asyncpg import Connection, Record
 
 T = TypeVar("T")
 
@@ -45,13 +45,13 @@ class ConnectionPool:
         # Connects as the application does, but never takes a connection that a request waits for.
         self._engine = AsyncEngine(Engine(sync.pool.recreate(), sync.dialect, sync.url))
         self._timeout_s = timeout.total_seconds()
-        self._idle: list[Connection[Any]] = []
-        self._aborting: set[Connection[Any]] = set()
+        self._idle: list[Connection[Record]] = []
+        self._aborting: set[Connection[Record]] = set()
         self.behind_pooler = False
         """Whether a transaction pooler lies between. Statements that belong together must be one
         transaction then, since any other statement may reach another server process."""
 
-    async def run(self, work: Callable[[Connection[Any]], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[Connection[Record]], Awaitable[T]]) -> T:
         connection = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -67,24 +67,24 @@ class ConnectionPool:
         return result
 
     async def _work(
-        self, connection: Connection[Any], work: Callable[[Connection[Any]], Awaitable[T]]
+        self, connection: Connection[Record], work: Callable[[Connection[Record]], Awaitable[T]]
     ) -> T:
         if not self.behind_pooler:
             return await work(connection)
         async with connection.transaction():
             return await work(connection)
 
-    async def connect(self) -> Connection[Any]:
+    async def connect(self) -> Connection[Record]:
         """A connection outside of the pool; the caller closes it."""
         connection = await self._engine.connect()
         raw = await connection.get_raw_connection()
-        driver_connection: Connection[Any] | None = raw.driver_connection
+        driver_connection: Connection[Record] | None = raw.driver_connection
         if driver_connection is None:
             raise DatabaseUnavailable("the connection was closed while it was being opened")
         raw.detach()
         return driver_connection
 
-    def abort(self, connection: Connection[Any] | None) -> None:
+    def abort(self, connection: Connection[Record] | None) -> None:
         if connection is not None:
             # Leaves asyncpg the time to have the server cancel the statement that was given up.
             self._aborting.add(connection)
@@ -93,7 +93,7 @@ class ConnectionPool:
         while self._idle:
             self._idle.pop().terminate()
 
-    def _terminate(self, connection: Connection[Any]) -> None:
+    def _terminate(self, connection: Connection[Record]) -> None:
         self._aborting.discard(connection)
         connection.terminate()
 

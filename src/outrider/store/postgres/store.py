@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outrider.lanes import LANES_FREE, LaneLease, fair_share, surplus
 from outrider.ports import DEFAULT_SINK
@@ -194,7 +194,7 @@ def _count(status: str) -> int:
     return int(status.rpartition(" ")[2])
 
 
-def _columns(refused: Sequence[RefusedEvent]) -> tuple[list[Any], ...]:
+def _columns(refused: Sequence[RefusedEvent]) -> tuple[Sequence[object], ...]:
     return (
         [r.event.position for r in refused],
         [r.event.lane for r in refused],
