@@ -13,7 +13,7 @@ from outrider.testing.services import ServiceMissing, Services
 # A shell that starts us in the background has us ignore it, and so would all we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.faults.scoreboard"]
+pytest_plugins = ["tests.support.faults.scoreboard"]
 
 _cost: dict[str, int] = {}
 

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services.ports import free_ports
-from tests.browser import axe
-from tests.browser.browsing import PATIENCE, PHONE, browser, served, watched
-from tests.integration.hostile import SCRIPTS
-from tests.integration.pages import event, fail, record, run, states
+from tests.support.pages import axe
+from tests.support.pages.browsing import PATIENCE, PHONE, browser, served, watched
+from tests.support.pages.hostile import SCRIPTS
+from tests.support.pages.pages import event, fail, record, run, states
 
 SCREENS = ["Overview", "Events", "Failures", "Relays", "Inbox", "Audit"]
 expect.set_options(timeout=PATIENCE * 1000)

@@ -23,7 +23,7 @@ from outrider.testing.conformance import (
 from outrider.testing.conformance.events import event
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.integration.kafka_topics import records_in, send_raw, unique
+from tests.support.brokers.kafka_topics import records_in, send_raw, unique
 
 
 @pytest.fixture

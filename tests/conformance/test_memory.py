@@ -7,7 +7,7 @@ import pytest
 from outrider.brokers.in_process import InProcessPublisher
 from outrider.brokers.memory import InMemoryEventBus
 from outrider.testing.conformance import PublisherSuite, SinkHarness, SourceHarness, SourceSuite
-from tests.conformance.memory_harness import HandlerSink, MemoryGroup, MemorySink
+from tests.support.conformance.memory_harness import HandlerSink, MemoryGroup, MemorySink
 
 
 class TestMemoryPublisher(PublisherSuite):

@@ -31,7 +31,7 @@ from outrider.testing.conformance.receiving import (
 )
 from outrider.testing.conformance.timing import outage
 from outrider.testing.services import Server, Services
-from tests.integration.nats_streams import jetstream, messages_in, start, unique
+from tests.support.brokers.nats_streams import jetstream, messages_in, start, unique
 
 LIMIT: Final = 250_000
 

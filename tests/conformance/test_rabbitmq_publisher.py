@@ -13,7 +13,7 @@ from outrider import EventEnvelope
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.testing.conformance import PublisherSuite, SinkHarness, StoredMessage
 from outrider.testing.services import Server, Services
-from tests.integration.rabbitmq_queues import event, messages_in, unique
+from tests.support.brokers.rabbitmq_queues import event, messages_in, unique
 
 
 class RabbitMQSink(SinkHarness):

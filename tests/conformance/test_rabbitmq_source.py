@@ -18,7 +18,7 @@ from outrider.brokers.rabbitmq import (
 )
 from outrider.testing.conformance import DeadLetter, SourceHarness, SourceSuite
 from outrider.testing.services import Server, Services
-from tests.integration.rabbitmq_queues import messages_in, noted_on_disk, unique
+from tests.support.brokers.rabbitmq_queues import messages_in, noted_on_disk, unique
 
 
 class RabbitMQGroup(SourceHarness):

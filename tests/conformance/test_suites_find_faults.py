@@ -11,8 +11,8 @@ import pytest
 from outrider.testing.conformance import PublisherSuite, SourceSuite, timing
 from outrider.testing.conformance.crash import crash
 from outrider.testing.conformance.events import events
-from tests.conformance import broken_publishers, broken_sources
-from tests.conformance.memory_harness import MemoryGroup, MemorySink
+from tests.support.conformance import broken_publishers, broken_sources
+from tests.support.conformance.memory_harness import MemoryGroup, MemorySink
 
 PUBLISHERS = {
     "ConfirmsTooEarly": "what_was_accepted_is_stored what_was_accepted_survives_a_killed_server",

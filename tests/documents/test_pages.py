@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.blocks import PAGES, ROOT, Block, blocks_of
-from tests.documents.stage import Stage
+from tests.support.documents.blocks import PAGES, ROOT, Block, blocks_of
+from tests.support.documents.stage import Stage
 
 BLOCKS = {page.relative_to(ROOT).as_posix(): blocks_of(page) for page in PAGES}
 TUTORIAL = "docs/tutorial/"

@@ -7,7 +7,7 @@ import runpy
 from typing import Any
 
 import outrider
-from tests.documents.blocks import ROOT
+from tests.support.documents.blocks import ROOT
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/reference.py"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.documents.blocks import ROOT
+from tests.support.documents.blocks import ROOT
 
 _TEXT = (".html", ".css", ".svg")
 # What a browser fetches by itself; a link that a person may follow is another matter.

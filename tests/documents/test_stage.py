@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from outrider.testing.services import Services
-from tests.documents import blocks
-from tests.documents.stage import Stage
+from tests.support.documents import blocks
+from tests.support.documents.stage import Stage
 
 
 def no_services() -> Services:

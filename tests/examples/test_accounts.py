@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.accounts_client import Accounts, count, event_of, events_in, person
-from tests.examples.serving import PATIENCE, Application, fuzz, serving
-from tests.integration.databases import DIALECTS, fresh
+from tests.support.databases import DIALECTS, fresh
+from tests.support.examples.accounts_client import Accounts, count, event_of, events_in, person
+from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
 
 # Whatever happens in these tests happens because a commit has woken the relay up.
 NEVER_POLLS = {"OUTBOX_POLL_INTERVAL": "3600"}

@@ -41,9 +41,9 @@ from outrider import (
     SqlInbox,
 )
 from outrider.integrations.dishka import dishka_scope
-from tests.examples.accounts_client import count, event_of, events_in, person
-from tests.examples.serving import PATIENCE, served
-from tests.integration.databases import DIALECTS, Database, fresh
+from tests.support.databases import DIALECTS, Database, fresh
+from tests.support.examples.accounts_client import count, event_of, events_in, person
+from tests.support.examples.serving import PATIENCE, served
 
 REFUSE_EVENTS = {
     "postgresql": (

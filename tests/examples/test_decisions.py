@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import text
 
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.decisions_stage import Decisions
-from tests.examples.serving import PATIENCE, Application, fuzz, serving
-from tests.integration.databases import DIALECTS, fresh
+from tests.support.databases import DIALECTS, fresh
+from tests.support.examples.decisions_stage import Decisions
+from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
 
 NO_REDIS = "redis://127.0.0.1:9"
 

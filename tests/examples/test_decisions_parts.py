@@ -33,7 +33,7 @@ from outrider import (
 from outrider.admin import OutboxRepository
 from outrider.consumer.sql_inbox import SqlProcessedEvents
 from outrider.events.cloudevents import from_structured, to_structured
-from tests.integration.databases import DIALECTS, fresh
+from tests.support.databases import DIALECTS, fresh
 
 CANONICAL = {
     "session": {"created", "archived", "renamed"},

@@ -15,11 +15,11 @@ from examples.decisions.events import SessionArchived, SessionCreated, SessionRe
 from outrider import EventMetadata
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.decisions_stage import CONSUMER, Backstage, Decisions
-from tests.examples.serving import PATIENCE, serving
-from tests.integration.databases import fresh_postgres
+from tests.support.databases import fresh_postgres
+from tests.support.examples.decisions_stage import CONSUMER, Backstage, Decisions
+from tests.support.examples.serving import PATIENCE, serving
 
-CRASHES = "tests.examples.decisions_crash"
+CRASHES = "tests.support.examples.decisions_crash"
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.event_logger_client import Logger, ids, rows_in, texts
-from tests.examples.serving import PATIENCE, Application, fuzz, serving
-from tests.integration.databases import DIALECTS, fresh
+from tests.support.databases import DIALECTS, fresh
+from tests.support.examples.event_logger_client import Logger, ids, rows_in, texts
+from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
 
 _numbers = count(1)
 

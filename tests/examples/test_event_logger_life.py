@@ -19,9 +19,9 @@ from examples.event_logger.settings import Settings
 from outrider import EventEnvelope
 from outrider.stream import StreamPublisher
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
-from tests.examples.serving import PATIENCE, Application, served, serving
-from tests.integration.databases import DIALECTS, Database, fresh
+from tests.support.databases import DIALECTS, Database, fresh
+from tests.support.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
+from tests.support.examples.serving import PATIENCE, Application, served, serving
 
 BACKLOG = 200
 

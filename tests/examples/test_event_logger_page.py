@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.examples.event_logger_client import Logger
-from tests.examples.serving import PATIENCE, serving
-from tests.integration.databases import Database
+from tests.support.databases import Database
+from tests.support.examples.event_logger_client import Logger
+from tests.support.examples.serving import PATIENCE, serving
 
 MARKUP = "<img src=x onerror=alert(1)> & <b>bold</b>"
 

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.messaging_client import (
+from tests.support.databases import DIALECTS, fresh
+from tests.support.examples.messaging_client import (
     FUTURE,
     USER,
     Messaging,
@@ -23,8 +24,7 @@ from tests.examples.messaging_client import (
     group_message,
     scheduled_message,
 )
-from tests.examples.serving import PATIENCE, Application, fuzz, serving
-from tests.integration.databases import DIALECTS, fresh
+from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
 
 ENVELOPE = {"event_type", "aggregate_type", "aggregate_id", "timestamp", "user_id", "request_id"}
 TRANSITION = {"id", "account_id", "status", "previous_status"}

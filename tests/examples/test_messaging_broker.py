@@ -22,11 +22,11 @@ from aio_pika.abc import AbstractIncomingMessage
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.messaging_client import Messaging, daily, group_message
-from tests.examples.serving import PATIENCE, serving
-from tests.faults.relay_process import RelayProcess
-from tests.integration.databases import DIALECTS, fresh
-from tests.integration.rabbitmq_queues import messages_in
+from tests.support.brokers.rabbitmq_queues import messages_in
+from tests.support.databases import DIALECTS, fresh
+from tests.support.examples.messaging_client import Messaging, daily, group_message
+from tests.support.examples.serving import PATIENCE, serving
+from tests.support.processes.relay_process import RelayProcess
 
 GROUPS, SCHEDULED = "group_message_processing", "scheduled_message_processing"
 

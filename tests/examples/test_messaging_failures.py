@@ -25,9 +25,9 @@ from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.signals import Signal, WokenUp
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import wait_until
-from tests.examples.messaging_client import USER, Messaging, events_in, group_message
-from tests.examples.serving import PATIENCE, served, serving
-from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres
+from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres
+from tests.support.examples.messaging_client import USER, Messaging, events_in, group_message
+from tests.support.examples.serving import PATIENCE, served, serving
 
 NO_BROKER = "amqp://nobody.invalid"
 REFUSE = """

@@ -15,8 +15,8 @@ from alembic.config import Config
 from examples.messaging.database import upgrade
 from examples.messaging.models import OUTBOX_NAMES
 from outrider.store.schema import migrate as schema
-from tests.examples.serving import ROOT
-from tests.integration.databases import DIALECTS, Database, fresh
+from tests.support.databases import DIALECTS, Database, fresh
+from tests.support.examples.serving import ROOT
 
 INI = ROOT / "examples/messaging/alembic.ini"
 

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import wait_until
-from tests.faults.producer_process import DRIVERS, UNDONE, Base, outbox
+from tests.support.processes.producer_process import DRIVERS, UNDONE, Base, outbox
 
 KILLS = 300 if os.environ.get("OUTRIDER_FULL") else 25
 SEED = int(os.environ.get("OUTRIDER_SEED") or random.SystemRandom().randrange(2**32))
@@ -103,7 +103,7 @@ class Template:
 
     def __init__(self, url: str, errors: Path) -> None:
         self.control, theirs = socket.socketpair()
-        module = "tests.faults.producer_process"
+        module = "tests.support.processes.producer_process"
         command = [sys.executable, "-W", "error", "-m", module, str(theirs.fileno()), url]
         with theirs, errors.open("w") as stderr:
             self.process = subprocess.Popen(

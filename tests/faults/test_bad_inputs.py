@@ -7,8 +7,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outrider import InvalidEvent, Outbox
-from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import database
+from tests.support.faults.scoreboard import Scoreboard
 from tests.unit.test_codec import BAD_EVENTS
 
 __all__ = ["database"]

@@ -17,8 +17,8 @@ from outrider.store.postgres import statements as postgres_sql
 from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
-from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import fresh_postgres
+from tests.support.faults.scoreboard import Scoreboard
 
 pytestmark = pytest.mark.faults
 

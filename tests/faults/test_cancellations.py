@@ -35,11 +35,11 @@ from outrider.testing.conformance.events import events
 from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
-from tests.faults.effects_app import EFFECTS, WriteEffect, prepare_broker
-from tests.faults.flow import FULL, SEED, fresh_database, until
-from tests.faults.linked_relay import publisher_of
-from tests.faults.scoreboard import Scoreboard
 from tests.faults.test_network import Proxies, link_to
+from tests.support.faults.flow import FULL, SEED, fresh_database, until
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.processes.effects_app import EFFECTS, WriteEffect, prepare_broker
+from tests.support.processes.linked_relay import publisher_of
 
 CANCELS = 10_000 if FULL else 300
 AT_ONCE = 5

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from outrider.testing.services import Services
-from tests.faults import clocks
-from tests.faults.clocks import Clock, JumpingPostgres
-from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, until
-from tests.faults.scoreboard import Scoreboard
+from tests.support.faults import clocks
+from tests.support.faults.clocks import Clock, JumpingPostgres
+from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, until
+from tests.support.faults.scoreboard import Scoreboard
 
 JUMPS = 50 if FULL else 2
 HOUR = 3_600

@@ -14,11 +14,11 @@ import pytest
 from outrider import EventEnvelope, EventId
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.testing.services import Services
-from tests.faults.effects_app import CONSUME
-from tests.faults.flow import FULL, SEED, until
-from tests.faults.forked import ForkedRelay
-from tests.faults.scoreboard import Scoreboard
 from tests.faults.test_end_to_end import effects_database
+from tests.support.faults.flow import FULL, SEED, until
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.processes.effects_app import CONSUME
+from tests.support.processes.forked import ForkedRelay
 
 KILLS, EVENTS = (500, 100_000) if FULL else (12, 600)
 AT_ONCE = 4

@@ -25,7 +25,7 @@ from outrider.store.engines import open_engine
 from outrider.store.postgres import statements as postgres_sql
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
-from tests.faults.flow import FULL, SEED, flowing, fresh_database, until
+from tests.support.faults.flow import FULL, SEED, flowing, fresh_database, until
 
 RELAYS = 20 if FULL else 6
 ROUNDS, EACH = (60, 1000) if FULL else (5, 200)

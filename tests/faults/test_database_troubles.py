@@ -32,8 +32,8 @@ from outrider import signals as s
 from outrider.store.engines import open_engine
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Postgres, Services
-from tests.faults.flow import flowing, fresh_database, until
-from tests.faults.scoreboard import Scoreboard
+from tests.support.faults.flow import flowing, fresh_database, until
+from tests.support.faults.scoreboard import Scoreboard
 
 CONFIG = RelayConfig(poll_interval=timedelta(milliseconds=200), lease=timedelta(seconds=5))
 END_SESSIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"

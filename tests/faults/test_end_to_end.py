@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
-from tests.faults.effects_app import CONSUME, EFFECTS, prepare_broker
-from tests.faults.flow import FULL, SEED, Flow, fresh_database, until
-from tests.faults.forked import ForkedRelay
+from tests.support.faults.flow import FULL, SEED, Flow, fresh_database, until
+from tests.support.processes.effects_app import CONSUME, EFFECTS, prepare_broker
+from tests.support.processes.forked import ForkedRelay
 
 EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (600, 60, 4)
 BETWEEN_KILLS = 1.0 if FULL else 0.5

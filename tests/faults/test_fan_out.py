@@ -17,7 +17,7 @@ from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topolog
 from outrider.brokers.redis import RedisPublisher
 from outrider.ports import EventPublisher
 from outrider.testing.services import Server, Services
-from tests.faults.flow import FULL, fresh_database, until
+from tests.support.faults.flow import FULL, fresh_database, until
 
 OUTAGE = 60 if FULL else 4
 BATCHES, EACH, AGGREGATES = 20, 50, 40

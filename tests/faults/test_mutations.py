@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.flow import FULL
-from tests.faults.mutate import edits_of, environment, mutated
-from tests.faults.mutations import MUTATIONS
-from tests.faults.scoreboard import Scoreboard
+from tests.support.faults.flow import FULL
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.mutations.mutate import edits_of, environment, mutated
+from tests.support.mutations.mutations import MUTATIONS
 
 pytestmark = pytest.mark.faults
 ROOT = Path(__file__).parents[2]

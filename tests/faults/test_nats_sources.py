@@ -14,7 +14,7 @@ from outrider import BrokerUnavailable, EventEnvelope, EventId
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.ports import Delivery
 from outrider.testing.services import Server, Services
-from tests.faults.flow import FULL, PATIENCE, SEED, until
+from tests.support.faults.flow import FULL, PATIENCE, SEED, until
 
 EVENTS = 20_000 if FULL else 600
 SOURCES = 4

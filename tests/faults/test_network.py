@@ -16,22 +16,22 @@ from sqlalchemy import make_url
 
 from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
-from tests.faults import linked_kafka
-from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
-from tests.faults.linked_relay import COMMAND, LONGEST_CALL
-from tests.faults.relay_process import RelayProcess
-from tests.faults.scoreboard import Scoreboard
 from tests.faults.test_end_to_end import (
     assert_once_and_in_order,
     effects_database,
     effects_in,
     prepare_broker,
 )
-from tests.faults.weather import Weather
+from tests.support.faults import linked_kafka
+from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.faults.weather import Weather
+from tests.support.processes.linked_relay import COMMAND, LONGEST_CALL
+from tests.support.processes.relay_process import RelayProcess
 
 FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (8, 3)
 RELAYS, AGGREGATES = 2, 60
-CONSUME = ("consume", "tests.faults.effects_app:consumer")
+CONSUME = ("consume", "tests.support.processes.effects_app:consumer")
 
 Proxies = dict[str, FaultyProxy]
 

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from outrider.testing.services import Services
-from tests.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
-from tests.faults.forked import ForkedRelay
-from tests.faults.relay_app import STEPS
-from tests.faults.scoreboard import Scoreboard
+from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.processes.forked import ForkedRelay
+from tests.support.processes.relay_app import STEPS
 
 EVENTS, AGGREGATES = (20_000, 1_000) if FULL else (3_000, 300)
 KILLS = 500 if FULL else 20

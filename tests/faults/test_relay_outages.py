@@ -14,7 +14,7 @@ from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.testing.services import Postgres, Server, Services
 from outrider.testing.services.keeper import processes_in
 from outrider.testing.services.servers.server import wait_until
-from tests.faults.flow import (
+from tests.support.faults.flow import (
     BATCH,
     FULL,
     LOOPS,
@@ -25,7 +25,7 @@ from tests.faults.flow import (
     fresh_database,
     until,
 )
-from tests.faults.scoreboard import Scoreboard
+from tests.support.faults.scoreboard import Scoreboard
 
 OUTAGE = 60 if FULL else 2
 CRASHES, SESSIONS = (100 if FULL else 3), 3

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from outrider.testing.services import Services
-from tests.faults.flow import FULL, SEED, Flow, flowing, fresh_database, until
-from tests.faults.queue_reader import Delivery
-from tests.faults.relay_process import RelayProcess
+from tests.support.faults.flow import FULL, SEED, Flow, flowing, fresh_database, until
+from tests.support.faults.queue_reader import Delivery
+from tests.support.processes.relay_process import RelayProcess
 
 RATE, STOPS, STEPS = (8_000, 12, 7) if FULL else (500, 2, 4)
 AGGREGATES = 100

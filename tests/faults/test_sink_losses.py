@@ -16,8 +16,7 @@ from outrider.admin.replay import Replay
 from outrider.brokers.redis import RedisPublisher
 from outrider.store.engines import open_engine
 from outrider.testing.services import Services
-from tests.faults.flow import fresh_database, until
-from tests.integration.kafka_topics import (
+from tests.support.brokers.kafka_topics import (
     administering,
     create,
     event,
@@ -26,6 +25,7 @@ from tests.integration.kafka_topics import (
     settle,
     unique,
 )
+from tests.support.faults.flow import fresh_database, until
 
 pytestmark = pytest.mark.faults
 

@@ -18,9 +18,9 @@ from outrider.events.patterns import matches
 from outrider.recording.rows import insert, row_of
 from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
-from tests.faults.flow import FULL, SEED, fresh_database, until
-from tests.integration.stream_server import SiteProcess, happened, outbox
-from tests.sse import Client, Cut, Message, Parser
+from tests.support.faults.flow import FULL, SEED, fresh_database, until
+from tests.support.pages.sse import Client, Cut, Message, Parser
+from tests.support.pages.stream_server import SiteProcess, happened, outbox
 
 CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (20, 300, 8)
 AGGREGATES, WINDOW = 100, 50

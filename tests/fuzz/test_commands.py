@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.cli.app import app
 from outrider.store.schema.migrate import create_all
-from tests.fuzz.budget import fuzz, hostile_text
-from tests.integration.pages import event, fail, record
+from tests.support.fuzz.budget import fuzz, hostile_text
+from tests.support.pages.pages import event, fail, record
 
 FINE, USAGE, LOOKS = 0, 2, {"status", "failed", "show", "config", "catalog show", "schema print"}
 # These run until they are told to end; refusing what is wrong is all that is asked of them.

@@ -15,8 +15,8 @@ from pamqp import commands
 from pamqp.frame import marshal
 
 from outrider.brokers.rabbitmq.amqp.properties import HEADERS, text, write_header, write_table
-from tests.fuzz import decoders
-from tests.fuzz.budget import fuzz, hostile_text
+from tests.support.fuzz import decoders
+from tests.support.fuzz.budget import fuzz, hostile_text
 
 NOW = datetime.now(UTC).isoformat()
 VALID = {

@@ -22,8 +22,8 @@ from outrider.integrations.starlette import stream_route
 from outrider.store.schema.migrate import create_all
 from outrider.stream import StreamConfig, StreamManager
 from outrider.stream.delivered import SqlDeliveredEvents
-from tests.fuzz.budget import fuzz, hostile_text
-from tests.integration.pages import event, living, record, run
+from tests.support.fuzz.budget import fuzz, hostile_text
+from tests.support.pages.pages import event, living, record, run
 
 MOST_BYTES = 1_000_000
 REFUSED = range(400, 500)

@@ -19,7 +19,7 @@ from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
-from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, insert, pipe
+from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres, insert, pipe
 
 ENV = """
 from alembic import context

@@ -44,11 +44,11 @@ from outrider.settings.settings import read_settings
 from outrider.store.schema.migrate import create_all
 from outrider.stream import StreamManager, StreamPublisher
 from outrider.stream.delivered import SqlDeliveredEvents
-from tests.faults.effects_app import source_of
-from tests.faults.flow import FULL, until
-from tests.faults.scoreboard import Scoreboard
 from tests.integration.conftest import fresh_postgres
-from tests.integration.pages import page_of
+from tests.support.faults.flow import FULL, until
+from tests.support.faults.scoreboard import Scoreboard
+from tests.support.pages.pages import page_of
+from tests.support.processes.effects_app import source_of
 
 CANARY = "canary-5e1"
 PASSWORD, ERROR = f"{CANARY}-dsn", f"{CANARY}-error"
@@ -197,7 +197,7 @@ class Journey:
         for command in (
             *(["status"], ["status", "--json"], ["failed"], ["failed", "--json"], ["doctor"]),
             *(["show", event_id], ["show", event_id, "--json"], ["config"], ["config", "--json"]),
-            ["catalog", "show", "tests.unit.shop"],
+            ["catalog", "show", "tests.support.shop"],
         ):
             done = await asyncio.to_thread(CliRunner().invoke, app, command, env=known)
             assert done.exception is None or isinstance(done.exception, SystemExit), command

@@ -19,7 +19,7 @@ from outrider.admin.summaries import SinkSummary
 from outrider.dashboard import app as page_module
 from outrider.dashboard import dashboard
 from outrider.dashboard.samples import Sampler
-from tests.integration.pages import (
+from tests.support.pages.pages import (
     JSON,
     SAME_SITE,
     client_of,

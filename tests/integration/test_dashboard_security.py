@@ -24,8 +24,8 @@ from outrider.cli.commands.dashboard import dashboard as command
 from outrider.cli.commands.dashboard import page as standalone
 from outrider.dashboard import dashboard
 from outrider.store.schema.names import OutboxNames
-from tests.integration.hostile import SCRIPTS, VALUES
-from tests.integration.pages import SAME_SITE, client_of, event, page_of, record, run, states
+from tests.support.pages.hostile import SCRIPTS, VALUES
+from tests.support.pages.pages import SAME_SITE, client_of, event, page_of, record, run, states
 
 ID = "0195d0a2-0000-7000-8000-000000000001"
 FORM = {"status": "failed", "expected": "1"}

@@ -20,7 +20,7 @@ from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
-from tests.integration.pages import page_of
+from tests.support.pages.pages import page_of
 
 ROWS = 5_000_000 if os.environ.get("OUTRIDER_FULL") else 400_000
 MOST_PAGES = 60_000 if os.environ.get("OUTRIDER_FULL") else 15_000

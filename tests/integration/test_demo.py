@@ -22,7 +22,7 @@ from outrider.cli.app import app
 from outrider.demo.story import Summary
 from outrider.testing.services.servers import postgres, rabbitmq
 from outrider.testing.services.servers.server import wait_until
-from tests.browser.browsing import PHONE, browser, watched
+from tests.support.pages.browsing import PHONE, browser, watched
 
 PATIENCE = 90.0
 COMMAND = (sys.executable, "-m", "outrider", "demo")

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from outrider import DomainEvent, Outbox, create_all
 from outrider.cli.app import app
 from outrider.testing.services import Services
-from tests.integration.databases import Database, fresh_postgres
+from tests.support.databases import Database, fresh_postgres
 
 CANARY = "canary-7b1"
 

@@ -23,8 +23,8 @@ from outrider.consumer.inbox import CheckThenMark, MemoryProcessedEvents
 from outrider.integrations.faststream import InboxMiddleware, InboxSession, envelope_of
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
-from tests.integration.faststream_brokers import PLACES, Place, Rabbit
-from tests.integration.inbox_shop import Invoice, Shop, placed, until
+from tests.support.brokers.faststream_brokers import PLACES, Place, Rabbit
+from tests.support.inbox_shop import Invoice, Shop, placed, until
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from outrider.consumer.scopes import GivenScope, Scope, current_scope, within
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema.tables import OutboxTables
 from tests.integration.conftest import DRIVERS, made_for, transactional_sqlite
-from tests.integration.inbox_shop import (
+from tests.support.inbox_shop import (
     Customer,
     Invoice,
     OrderPlaced,

@@ -30,7 +30,7 @@ from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
 from tests.integration.conftest import DRIVERS, fresh_postgres, made_for
-from tests.integration.inbox_shop import OrderPlaced, Shop, invoice, placed, until
+from tests.support.inbox_shop import OrderPlaced, Shop, invoice, placed, until
 
 POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
 CANARY = "canary"
@@ -52,7 +52,7 @@ on_postgres = pytest.mark.parametrize("shop", POSTGRES, indirect=True)
 )
 async def test_consumer_that_is_killed_takes_effect_once(shop: Shop, where: str) -> None:
     event, url = placed(), shop.engine.url.render_as_string(hide_password=False)
-    command = ("-m", "tests.integration.inbox_process", url, where, event.to_json().decode())
+    command = ("-m", "tests.support.processes.inbox_process", url, where, event.to_json().decode())
     consumer = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

@@ -23,7 +23,7 @@ from outrider.store.postgres.statements import Statements
 from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 from tests.integration.conftest import fresh_postgres
-from tests.integration.store_world import FIRST, event_of
+from tests.support.store_world import FIRST, event_of
 
 SINK, LEASE, TOKEN = "default", timedelta(hours=1), 7
 KEY: Final = aggregate_key(SINK, "thing", str(FIRST))

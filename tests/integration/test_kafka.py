@@ -19,7 +19,7 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
 from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.integration.kafka_topics import (
+from tests.support.brokers.kafka_topics import (
     FOUR,
     ONE,
     administering,

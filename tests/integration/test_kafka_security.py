@@ -15,8 +15,8 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.testing.services import Services
 from outrider.testing.services.ports import free_ports
 from outrider.testing.services.servers.kafka import Kafka
-from tests.integration.kafka_topics import administering, event, unique
-from tests.integration.relay_environment import publisher_from
+from tests.support.brokers.kafka_topics import administering, event, unique
+from tests.support.relay_environment import publisher_from
 
 PASSWORD, CANARY = "sesame-30f", "canary-9d4"
 LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -17,7 +17,7 @@ from outrider.consumer.consumer import ConsumerConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.integration.kafka_topics import (
+from tests.support.brokers.kafka_topics import (
     ONE,
     committed,
     create,

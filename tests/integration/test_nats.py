@@ -26,7 +26,7 @@ from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
-from tests.integration.nats_streams import (
+from tests.support.brokers.nats_streams import (
     PASSWORD,
     Guarded,
     event,
@@ -39,7 +39,7 @@ from tests.integration.nats_streams import (
     start_guarded,
     unique,
 )
-from tests.integration.relay_environment import publisher_from
+from tests.support.relay_environment import publisher_from
 
 SHORT = NatsConfig(publish_timeout=timedelta(seconds=2), connect_timeout=timedelta(seconds=2))
 

@@ -18,7 +18,7 @@ from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.consumer.consumer import EventConsumer
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from tests.integration.nats_streams import (
+from tests.support.brokers.nats_streams import (
     client,
     event,
     jetstream,

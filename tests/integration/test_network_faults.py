@@ -38,13 +38,13 @@ from outrider.store.schema import migrate as schema
 from outrider.testing.conformance.events import events, order_of
 from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
-from tests.faults import linked_kafka
-from tests.faults.effects_app import source_of
-from tests.faults.flow import until
-from tests.faults.linked_relay import OutboxWithTwoLinks, publisher_of
 from tests.faults.test_end_to_end import prepare_broker
 from tests.integration.conftest import fresh_postgres
-from tests.integration.inbox_shop import Shop, placed
+from tests.support.faults import linked_kafka
+from tests.support.faults.flow import until
+from tests.support.inbox_shop import Shop, placed
+from tests.support.processes.effects_app import source_of
+from tests.support.processes.linked_relay import OutboxWithTwoLinks, publisher_of
 
 FULL = bool(os.environ.get("OUTRIDER_FULL"))
 QUICK = RelayConfig(poll_interval=timedelta(milliseconds=100), lease=timedelta(seconds=60))

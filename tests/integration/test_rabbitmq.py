@@ -31,7 +31,7 @@ from outrider.brokers.rabbitmq import (
 )
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.services import Services
-from tests.integration.rabbitmq_queues import (
+from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,
     kinds,

@@ -13,7 +13,7 @@ from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.outcomes import ACCEPTED, Accepted, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
-from tests.integration.rabbitmq_queues import (
+from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,
     kinds,

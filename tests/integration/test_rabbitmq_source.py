@@ -29,7 +29,7 @@ from outrider.consumer.consumer import ConsumerConfig, EventConsumer
 from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from tests.integration.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
+from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
 CANARY = "canary-1e7"
 PATIENCE = 60

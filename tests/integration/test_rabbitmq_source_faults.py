@@ -12,7 +12,7 @@ from outrider.brokers.rabbitmq import RabbitMQSource, RabbitMQSourceConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
-from tests.integration.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
+from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
 QUICK = RabbitMQSourceConfig(
     connect_timeout=timedelta(seconds=2),

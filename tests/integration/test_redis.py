@@ -26,8 +26,8 @@ from outrider.testing.conformance.events import event, events
 from outrider.testing.conformance.sending import kinds, outcomes_of
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
-from tests.integration.redis_users import with_documented_rights, with_user
-from tests.integration.relay_environment import publisher_from
+from tests.support.brokers.redis_users import with_documented_rights, with_user
+from tests.support.relay_environment import publisher_from
 
 CANARY = "canary-7b1"
 QUICK = RedisConfig(connect_timeout=timedelta(seconds=1), call_timeout=timedelta(seconds=1))

@@ -18,7 +18,7 @@ from outrider.ports import Delivery
 from outrider.testing.conformance.events import envelopes_of, events, order_of
 from outrider.testing.conformance.receiving import receive_some, receive_until
 from outrider.testing.services import Services
-from tests.integration.redis_users import with_documented_rights, with_user
+from tests.support.brokers.redis_users import with_documented_rights, with_user
 
 GROUP = "billing"
 CONFIG = RedisConfig(lease=timedelta(seconds=1))

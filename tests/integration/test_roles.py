@@ -43,7 +43,7 @@ from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
 from outrider.testing.spy import OutboxSpy
-from tests.integration.databases import Database, fresh_postgres, insert, pipe
+from tests.support.databases import Database, fresh_postgres, insert, pipe
 
 NAMES = OutboxNames(schema="app")
 TABLES = OutboxTables(NAMES)

@@ -15,7 +15,7 @@ from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
-from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, insert
+from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres, insert
 
 ALL_STEPS = list(range(1, schema.LATEST + 1))
 

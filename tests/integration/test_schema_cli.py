@@ -18,7 +18,7 @@ from outrider.cli.app import app
 from outrider.cli.database import masked
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
-from tests.integration.databases import DIALECTS, Database, fresh, fresh_postgres, pipe
+from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres, pipe
 
 SECRET = "s3cr3t/+word"
 LATEST = schema.LATEST

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider import SqlOutboxStore
-from tests.faults.flow import FULL
 from tests.integration.conftest import made_for, transactional_sqlite
-from tests.integration.store_world import (
+from tests.support.faults.flow import FULL
+from tests.support.store_world import (
     AGGREGATES,
     WINDOW,
     MemoryWorld,

@@ -26,7 +26,8 @@ from outrider.stream import StreamConfig, StreamFilter, StreamManager
 from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services import Server, Services
 from tests.integration.conftest import fresh_postgres
-from tests.integration.stream_server import (
+from tests.support.pages.sse import Client, Cut
+from tests.support.pages.stream_server import (
     SiteProcess,
     happened,
     record,
@@ -34,7 +35,6 @@ from tests.integration.stream_server import (
     site,
     until,
 )
-from tests.sse import Client, Cut
 
 NO_WINDOW = StreamConfig(window=1)
 

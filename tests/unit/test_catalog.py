@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from outrider.events.catalog import asyncapi, breaks, catalog
+from outrider.events.catalog import asyncapi, breaking_changes, catalog
 from outrider.events.codec import EVENT_TYPES
-from tests.unit.shop import Everything, OrderPlaced
+from tests.support.shop import Everything, OrderPlaced
 
 NAMES = ("order.placed", "thing.happened", "tree.planted")
 
@@ -34,7 +34,7 @@ def test_every_type_has_version_aggregate_and_schema(before: dict[str, Any]) -> 
 
 
 def test_nothing_breaks_when_nothing_changed(before: dict[str, Any]) -> None:
-    assert breaks(before, deepcopy(before)) == []
+    assert breaking_changes(before, deepcopy(before)) == []
 
 
 def removed_type(now: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ def test_breaking_change_is_named(before: dict[str, Any], change: Any, said: str
     after = deepcopy(before)
     change(after)
 
-    [problem] = breaks(before, after)
+    [problem] = breaking_changes(before, after)
 
     assert problem.startswith("order.placed: ")
     assert said in problem
@@ -93,16 +93,16 @@ def test_field_with_a_default_and_an_upcast_version_break_nothing(before: dict[s
     after["order.placed"]["schema"]["properties"]["note"] = {"type": "string", "default": ""}
     after["thing.happened"].update(version=2, upcasts_from=1)
 
-    assert breaks(before, after) == []
+    assert breaking_changes(before, after) == []
 
 
-def test_lost_enum_value_breaks(before: dict[str, Any]) -> None:
+def test_lost_enum_value_breaking_changes(before: dict[str, Any]) -> None:
     after = deepcopy(before)
     defs = after["thing.happened"]["schema"]["$defs"]
     enum = next(part for part in defs.values() if "enum" in part)
     lost = enum["enum"].pop()
 
-    assert any(f"no longer takes {lost}" in problem for problem in breaks(before, after))
+    assert any(f"no longer takes {lost}" in problem for problem in breaking_changes(before, after))
 
 
 def test_asyncapi_document_has_a_channel_and_a_message_per_type(before: dict[str, Any]) -> None:
@@ -120,14 +120,14 @@ def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_command_exits_with_1_when_something_breaks(tmp_path: Path) -> None:
-    shown = outrider("show", "tests.unit.shop")
+    shown = outrider("show", "tests.support.shop")
     fine, broken = tmp_path / "fine.json", tmp_path / "broken.json"
     fine.write_text(shown.stdout)
     now = json.loads(shown.stdout)
     broken.write_text(json.dumps({**now, "order.lost": now["order.placed"]}))
 
     results = [
-        outrider("check", "tests.unit.shop", "--against", str(file)) for file in (fine, broken)
+        outrider("check", "tests.support.shop", "--against", str(file)) for file in (fine, broken)
     ]
 
     assert [result.returncode for result in results] == [0, 1]

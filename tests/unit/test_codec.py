@@ -22,7 +22,7 @@ from outrider import (
     serialize_event,
     upcasts,
 )
-from tests.unit.shop import (
+from tests.support.shop import (
     AccountOpened,
     Everything,
     Line,

@@ -71,7 +71,7 @@ def test_breaks_of_a_catalog_are_told_to_programs(tmp_path: Path) -> None:
     before.write_text(json.dumps({"shop.gone": {}}))
 
     # A process of its own has no event types of other tests.
-    asked = ["catalog", "check", "tests.unit.shop", "--against", str(before), "--json"]
+    asked = ["catalog", "check", "tests.support.shop", "--against", str(before), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "outrider", *asked],
         cwd=ROOT,

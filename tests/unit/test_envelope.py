@@ -16,7 +16,7 @@ import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
 from outrider.events.cloudevents import from_structured
-from tests.unit.shop import AccountOpened, OrderPlaced
+from tests.support.shop import AccountOpened, OrderPlaced
 
 CANARY = "canary-user-7"
 

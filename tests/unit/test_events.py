@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from outrider import ConfigurationError, DomainEvent, EventBus, EventId, InvalidEvent
-from tests.unit.shop import AccountOpened, OrderPlaced
+from tests.support.shop import AccountOpened, OrderPlaced
 
 ORDER = uuid4()
 

@@ -18,7 +18,7 @@ from outrider import (
     handles,
 )
 from outrider.consumer.handlers import HANDLERS
-from tests.unit.shop import AccountOpened, OrderPlaced
+from tests.support.shop import AccountOpened, OrderPlaced
 
 
 def created() -> AccountOpened:

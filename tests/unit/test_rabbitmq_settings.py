@@ -26,7 +26,7 @@ from outrider.brokers.rabbitmq.messages import MessageWriter, Unsendable
 from outrider.brokers.rabbitmq.topology import declarations
 from outrider.events.cloudevents import from_attributes
 from outrider.ports import EventPublisher
-from tests.unit.amqp_peer import envelope
+from tests.support.brokers.amqp_peer import envelope
 
 CANARY = "s3cret"
 

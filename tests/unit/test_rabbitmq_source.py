@@ -35,8 +35,8 @@ from outrider.brokers.rabbitmq.messages import MessageWriter
 from outrider.brokers.rabbitmq.queue_plan import QueuePlan, queue_plans
 from outrider.brokers.rabbitmq.received import Message, delivery_of
 from outrider.ports import Delivery, EventSource
-from tests.unit.amqp_peer import PASSWORD, Conversation, Peer, envelope, listening
-from tests.unit.amqp_peer import Message as PeerMessage
+from tests.support.brokers.amqp_peer import PASSWORD, Conversation, Peer, envelope, listening
+from tests.support.brokers.amqp_peer import Message as PeerMessage
 
 Properties = commands.Basic.Properties
 

@@ -17,7 +17,7 @@ from outrider import BrokerUnavailable, EventEnvelope
 from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
-from tests.unit.amqp_peer import (
+from tests.support.brokers.amqp_peer import (
     PASSWORD,
     Conversation,
     Message,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.catalogue import KINDS, LINES, SOMETIMES
-from tests.faults.scoreboard import Board
+from tests.support.faults.catalogue import KINDS, LINES, SOMETIMES
+from tests.support.faults.scoreboard import Board
 
 TESTS = Path(__file__).parents[1]
 GOOD = {"faults": 500, "lost": 0, "duplicates": 3, "bound": 10}

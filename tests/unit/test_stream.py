@@ -35,7 +35,7 @@ from outrider.stream import (
 from outrider.stream.delivered import DeliveredEvent
 from outrider.stream.frames import GAP, Frames, gap, keep_alive, message, opening
 from outrider.stream.window import Item, Window
-from tests.sse import PATIENCE, Message, Parser
+from tests.support.pages.sse import PATIENCE, Message, Parser
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SECRETS = EventMetadata(correlation_id="c-1", user_id="u-1", trace_id="t-1", traceparent="00-1")

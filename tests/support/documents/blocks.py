@@ -1,0 +1,73 @@
+"""Pages as data: their code blocks in order, and what each of them is for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+NEW_TERMINAL, SAME_TERMINAL = "another terminal", "that terminal"
+
+_FENCE = re.compile(r'```(?P<language>[a-z]*)(?: title="(?P<title>[^"]+)")?')
+_MARK = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One fenced block. Its title is the file that it is written to, or where a command stays:
+    in another terminal, or in that one, where what ran before has ended."""
+
+    page: Path
+    line: int
+    language: str
+    title: str | None
+    code: str
+    not_run: str | None
+    """Why it is only parsed, if the comment before it says so."""
+    prints: str = ""
+    """The text block that comes next; empty if there is none."""
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found: list[Block] = []
+    lines = iter(enumerate(page.read_text().splitlines(), 1))
+    before = ""
+    for number, line in lines:
+        if line.startswith("```"):
+            found.append(_read(page, number, line, before, lines))
+        before = line or before
+    return _with_output(found)
+
+
+def _read(page: Path, number: int, line: str, before: str, lines: object) -> Block:
+    fence, mark = _FENCE.fullmatch(line), _MARK.fullmatch(before)
+    assert fence, f"{page}:{number}: write ```language, or ```language title=…"
+    code = []
+    for _, inner in lines:  # type: ignore[attr-defined]
+        if inner == "```":
+            break
+        code.append(inner)
+    return Block(
+        page=page,
+        line=number,
+        language=fence["language"],
+        title=fence["title"],
+        code="\n".join(code) + "\n",
+        not_run=mark["reason"] if mark else None,
+    )
+
+
+def _with_output(blocks: list[Block]) -> list[Block]:
+    """A text right behind something that runs is what it prints; any other text is a drawing."""
+    texts = {block.line: block.code for block in blocks if block.language == "text"}
+    return [
+        replace(block, prints=texts.get(block.line + block.code.count("\n") + 3, ""))
+        if block.language in ("python", "sh")
+        else block
+        for block in blocks
+    ]
