@@ -15,7 +15,7 @@ from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, emptied, topolog
 from bench.relay import BATCH, EXCHANGE, FILL
 from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.signals import BatchPublished, Signal
+from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
 _PUBLISHED = """

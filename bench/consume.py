@@ -22,14 +22,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import BATCH, events, topology
-from outrider import EventConsumer, EventEnvelope, SqlInbox
+from outrider import ConsumerConfig, EventConsumer, EventEnvelope, OutboxTables, SqlInbox
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.brokers.nats import NatsPublisher, NatsSource
 from outrider.brokers.rabbitmq import RabbitMQPublisher, RabbitMQSource
 from outrider.brokers.redis import RedisPublisher, RedisSource
-from outrider.consumer.consumer import ConsumerConfig
 from outrider.consumer.scopes import current_scope
-from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 
 AT_ONCE = 16

@@ -16,8 +16,8 @@ from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, EXCHANGE, FILL, Nowhere
 from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
+from outrider.observability import BatchPublished, Signal
 from outrider.ports import EventPublisher
-from outrider.signals import BatchPublished, Signal
 from outrider.testing.services import Services
 
 PENDING = 10_000_000 if os.environ.get("OUTRIDER_FULL") else 500_000

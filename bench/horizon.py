@@ -17,7 +17,7 @@ from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
 from bench.relay import BATCH, FILL, Nowhere
 from outrider import OutboxRelay, RelayConfig, SqlOutboxStore
-from outrider.signals import BatchPublished, Signal
+from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
 SECONDS = 600.0 if os.environ.get("OUTRIDER_FULL") else 60.0

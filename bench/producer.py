@@ -39,10 +39,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from bench.measure import Row, interleave, rows_of, save, show
-from outrider import DomainEvent
-from outrider.recording.outbox import Outbox
-from outrider.store.schema.names import OutboxNames
-from outrider.store.schema.tables import OutboxTables
+from outrider import DomainEvent, Outbox, OutboxNames, OutboxTables
 from outrider.testing.services import Services
 
 CONNECTIONS = 8

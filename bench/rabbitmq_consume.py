@@ -14,6 +14,7 @@ from pamqp import commands
 
 from bench.measure import Row, interleave, save, show
 from bench.rabbitmq_raw import BATCH, PAYLOAD, RawFrames, events
+from outrider import ConsumerConfig, EventConsumer, EventEnvelope
 from outrider.brokers.rabbitmq import (
     Binding,
     Queue,
@@ -22,8 +23,6 @@ from outrider.brokers.rabbitmq import (
     RabbitMQSourceConfig,
     Topology,
 )
-from outrider.consumer.consumer import ConsumerConfig, EventConsumer
-from outrider.events.envelope import EventEnvelope
 from outrider.testing.services import Services
 
 QUEUE = "bench_consume"

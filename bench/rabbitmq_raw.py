@@ -17,9 +17,8 @@ import aio_pika
 from pamqp import base, commands, frame
 
 from bench.measure import Row, interleave, save, show
+from outrider import EventEnvelope, EventId
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
-from outrider.events.envelope import EventEnvelope
-from outrider.events.ids import EventId
 from outrider.testing.services import Services
 
 EVENT_TYPE = "bench.order_shipped"

@@ -28,7 +28,7 @@ from bench.rabbitmq_raw import (
 )
 from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.signals import BatchPublished, Signal
+from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
 BATCH = 1_000

@@ -32,7 +32,7 @@ from outrider import (
     create_all,
     event_context,
 )
-from outrider.signals import EventFailed, PublishRetried, RelayStarted, RelayStopped, Signal
+from outrider.observability import EventFailed, PublishRetried, RelayStarted, RelayStopped, Signal
 
 handlers, outbox = Handlers(), Outbox()
 handled: list[str] = []

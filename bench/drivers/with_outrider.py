@@ -17,8 +17,8 @@ from outrider import (
     SqlOutboxStore,
     create_all,
 )
+from outrider.brokers import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 
 
 class ToSink:

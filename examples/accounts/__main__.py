@@ -8,7 +8,7 @@ import uvicorn
 
 from examples.accounts.app import create_app
 from examples.accounts.settings import Settings
-from outrider.observability.logging import EventFormatter
+from outrider.observability import EventFormatter
 
 HOST = "127.0.0.1"
 TRY = """

@@ -15,9 +15,15 @@ from examples.accounts.persistence import create_tables, map_tables, open_engine
 from examples.accounts.providers import AccountsProvider
 from examples.accounts.routes import router
 from examples.accounts.settings import Settings
-from outrider import InProcessPublisher, OutboxRelay, RelayConfig, SqlInbox, SqlOutboxStore
-from outrider.consumer.inbox import InboxCleanup
-from outrider.consumer.sql_inbox import SqlProcessedEvents
+from outrider import (
+    InboxCleanup,
+    InProcessPublisher,
+    OutboxRelay,
+    RelayConfig,
+    SqlInbox,
+    SqlOutboxStore,
+    SqlProcessedEvents,
+)
 from outrider.integrations.dishka import OutriderProvider, dishka_scope
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
@@ -25,7 +31,7 @@ from outrider.integrations.fastapi import (
     outrider_lifespan,
     say_what_is_wrong,
 )
-from outrider.observability.logging import log_signals
+from outrider.observability import log_signals
 
 
 def create_app(settings: Settings, *replacements: Provider) -> FastAPI:

@@ -8,7 +8,7 @@ import uvicorn
 
 from examples.decisions.app import create_app
 from examples.decisions.settings import Settings
-from outrider.observability.logging import EventFormatter
+from outrider.observability import EventFormatter
 
 HOST = "127.0.0.1"
 TRY = """

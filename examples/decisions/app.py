@@ -13,17 +13,22 @@ from examples.decisions.dashboard import projection
 from examples.decisions.database import create_tables, units_of_work
 from examples.decisions.routes import USER_HEADER, router
 from examples.decisions.settings import Settings
-from outrider import InProcessPublisher, OutboxRelay, SqlOutboxStore, open_engine
-from outrider.consumer.inbox import InboxCleanup
-from outrider.consumer.sql_inbox import SqlProcessedEvents
+from outrider import (
+    BackgroundService,
+    InboxCleanup,
+    InProcessPublisher,
+    OutboxRelay,
+    SqlOutboxStore,
+    SqlProcessedEvents,
+    open_engine,
+)
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
     say_what_is_wrong,
 )
-from outrider.lifecycle import BackgroundService
-from outrider.observability.logging import log_signals
+from outrider.observability import log_signals
 
 
 def create_app(settings: Settings) -> FastAPI:

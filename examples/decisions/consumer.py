@@ -15,7 +15,7 @@ from outrider import (
     open_engine,
 )
 from outrider.brokers.redis import RedisSource
-from outrider.observability.logging import log_signals
+from outrider.observability import log_signals
 
 STREAM = "decisions"
 RETRY = ExponentialRetry(first=timedelta(seconds=0.2), attempts=4)

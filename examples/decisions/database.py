@@ -9,8 +9,7 @@ from sqlalchemy import String
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
-from outrider import create_all
-from outrider.store.schema.tables import UtcDateTime
+from outrider import UtcDateTime, create_all
 
 UnitOfWork = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 """Begins a transaction that commits at the end of its block, or undoes all if that fails."""

@@ -16,7 +16,7 @@ from examples.event_logger.operations import Numbers, operations_router
 from examples.event_logger.settings import Settings
 from examples.event_logger.tables import OUTBOX_TABLES, SINK, create_tables
 from outrider import EventPublisher, Outbox, OutboxRelay, SqlOutboxStore, open_engine
-from outrider.admin.inspector import OutboxInspector
+from outrider.admin import OutboxInspector
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
@@ -24,8 +24,7 @@ from outrider.integrations.fastapi import (
     say_what_is_wrong,
 )
 from outrider.integrations.starlette import stream_route
-from outrider.stream import StreamManager
-from outrider.stream.delivered import SqlDeliveredEvents
+from outrider.stream import SqlDeliveredEvents, StreamManager
 
 PAGE = Path(__file__).with_name("page")
 # The page's own files and this server, and nothing that somebody has written into a message.

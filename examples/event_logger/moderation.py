@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from examples.event_logger.tables import BlockedWord
 from outrider import BrokerUnavailable, EventEnvelope
-from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
+from outrider.brokers import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 from outrider.stream import StreamPublisher
 
 Word = Annotated[str, Path(pattern="^[a-z]{1,40}$")]

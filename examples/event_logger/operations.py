@@ -10,12 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from examples.event_logger.tables import OUTBOX_TABLES, SINK
-from outrider.admin.filters import EventFilter
-from outrider.admin.inspector import OutboxInspector
-from outrider.admin.repair import OutboxRepair
-from outrider.observability.logging import log_signals
+from outrider.admin import EventFilter, OutboxInspector, OutboxRepair
+from outrider.observability import Signal, log_signals
 from outrider.observability.prometheus import PrometheusMetrics
-from outrider.signals import Signal
 
 
 class FailedEvent(BaseModel):

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outrider import RelayConfig
-from outrider.settings.settings import read_settings
+from outrider import RelayConfig, read_settings
 
 DEFAULTS = {
     "DATABASE_URL": "sqlite:///event_logger.db",

@@ -7,9 +7,8 @@ from sqlalchemy import Text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from outrider import OutboxNames, OutboxTables
-from outrider.store.schema import migrate as schema
-from outrider.store.schema.tables import UtcDateTime
+from outrider import OutboxNames, OutboxTables, UtcDateTime
+from outrider.admin import schema
 
 SINK = "stream"
 OUTBOX_TABLES = OutboxTables(OutboxNames(table="event_outbox"))

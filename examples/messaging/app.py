@@ -14,7 +14,7 @@ from outrider.integrations.fastapi import (
     outrider_lifespan,
     say_what_is_wrong,
 )
-from outrider.observability.logging import log_signals
+from outrider.observability import log_signals
 
 from .models import OUTBOX_TABLES
 from .processing import MessageProcessor

@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import JSON, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from outrider import Outbox, OutboxNames, OutboxTables
-from outrider.store.schema.tables import UtcDateTime
+from outrider import Outbox, OutboxNames, OutboxTables, UtcDateTime
 
 OUTBOX_NAMES = OutboxNames(table="outbox_events")
 OUTBOX_TABLES = OutboxTables(OUTBOX_NAMES)
