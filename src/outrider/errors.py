@@ -6,8 +6,8 @@ OutriderError
 ├── PublishFailed        look at the outcome of each event
 ├── PublishRefused       count an attempt and try again
 ├── BrokerUnavailable    wait; no attempt is spent
-├── DatabaseUnavailable  wait; nothing was changed, or nobody can tell
-├── DecodeError          never retry; a person or a new release must look
+├── DatabaseUnavailable  wait; nothing was changed, or whether it was changed is unknown
+├── DecodeError          never retry; a person or a new release must fix the cause
 └── LeaseLost            do nothing; another relay has taken over
 """
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 
 class OutriderError(Exception):
-    """The root of everything this library raises on purpose."""
+    """The base class of every error that this library raises on purpose."""
 
 
 class ConfigurationError(OutriderError):
-    """The code or the settings contradict themselves; running on would only hide it."""
+    """The code or the settings are wrong; no retry can help."""
 
 
 class InvalidEvent(OutriderError, ValueError):
-    """An event holds something that could not be read back as it is; nothing was stored."""
+    """An event holds a value that would not be read back unchanged; nothing was stored."""
 
 
 class DecodeError(OutriderError, ValueError):
-    """Stored or received bytes do not make the event they claim to be."""
+    """Stored or received bytes cannot be decoded as the event type they name."""
 
 
 class PublishRefused(OutriderError):
-    """The sink answered, and the answer for this event was no."""
+    """The sink answered and refused this event."""
 
 
 class BrokerUnavailable(OutriderError):
-    """The sink did not answer; nothing can be said about the event."""
+    """The sink did not answer; whether it has the event is unknown."""
 
 
 class DatabaseUnavailable(OutriderError):
-    """The database did not answer, or not now; the same call may succeed later."""
+    """The database did not answer, or is overloaded; the same call may succeed later."""
 
 
 class LeaseLost(OutriderError):
-    """The lane belongs to another relay by now; whatever was in hand is its business."""
+    """Another relay owns the lane now, and will publish its unsettled events."""
 
 
 class PublishFailed(ExceptionGroup[Exception], OutriderError):

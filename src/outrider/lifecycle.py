@@ -1,4 +1,4 @@
-"""Life cycles, in one place: what is opened and closed, and what runs in the background."""
+"""Life cycles: objects that are opened and closed, and services that run in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Openable(ABC):
-    """`async with it:` opens and closes it."""
+    """Has `open` and `close`; `async with` calls both."""
 
     @abstractmethod
     async def open(self) -> None: ...
@@ -39,14 +39,14 @@ class Openable(ABC):
 
 
 class BackgroundService(ABC):
-    """`await it.run()`, or `async with it:`, or `start()` and `stop()`."""
+    """Runs in one of three ways: `await run()`, `async with`, or `start()` and `stop()`."""
 
     _grace: timedelta
     _task: asyncio.Task[None] | None = None
 
     def __init__(self, on_signal: OnSignal | None = None) -> None:
         self.on_signal = on_signal
-        """Whom it tells what happens; nobody, if None."""
+        """Receives every signal; None if nobody needs them."""
         self._stopping = asyncio.Event()
 
     def _signal(self, signal: Signal) -> None:
@@ -55,14 +55,14 @@ class BackgroundService(ABC):
 
     @abstractmethod
     async def _run(self, opened: asyncio.Event) -> None:
-        """Work until `_stopping` is set; set `opened` once it is connected."""
+        """Work until `_stopping` is set. Set `opened` as soon as the service is connected."""
 
-    def _stop_soon(self) -> None:  # noqa: B027 - most have nothing to do
-        """What to do at once when a stop is asked for."""
+    def _stop_soon(self) -> None:  # noqa: B027 - most services need nothing
+        """Called by `stop` before it waits for the service to end."""
 
     @property
     def problem(self) -> str | None:
-        """Why it does no work now, or None if it does; without secrets."""
+        """Why the service does no work now, without secrets; None if it works."""
         name = type(self).__name__
         if self._task is None:
             return f"{name} was not started"
@@ -70,7 +70,7 @@ class BackgroundService(ABC):
 
     @property
     def _health_problem(self) -> str | None:
-        """What keeps it from working although it runs."""
+        """Why a running service does no work now; None if it works."""
         return None
 
     async def __aenter__(self) -> Self:
@@ -86,7 +86,7 @@ class BackgroundService(ABC):
         await self.stop()
 
     async def start(self) -> None:
-        """Run in a task of its own; returns once it is connected."""
+        """Run in a background task; returns as soon as the service is connected."""
         opened = asyncio.Event()
         task = self._begin(opened)
         waiting = asyncio.create_task(opened.wait())
@@ -96,7 +96,7 @@ class BackgroundService(ABC):
             await task
 
     async def stop(self) -> None:
-        """Finish or give back what is in hand, then close; safe to call twice."""
+        """Finish the work in flight within the grace time, then close; safe to call twice."""
         self._stopping.set()
         self._stop_soon()
         if self._task is None:
@@ -107,8 +107,8 @@ class BackgroundService(ABC):
             await self._task
 
     async def run(self) -> None:
-        """Run until stopped; cancelling it ends it cleanly."""
-        # A task of its own, so that `stop` can end it when its grace time is over.
+        """Run until `stop` is called; cancelling this call stops the service cleanly."""
+        # A separate task, so that `stop` can cancel it when the grace time is over.
         task = self._begin(asyncio.Event())
         try:
             await asyncio.wait({task})

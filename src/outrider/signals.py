@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EventsRecorded:
-    """A transaction with events was committed; how many there were of each type."""
+    """A transaction with events was committed; `events` counts them by event type."""
 
     events: Mapping[str, int]
 
@@ -33,7 +33,7 @@ class RelayStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayStopped:
-    """The relay has ended; `pending` events wait for the next one, None if nobody could tell."""
+    """The relay has stopped; `pending` events are left, None if they could not be counted."""
 
     relay: str
     sink: str
@@ -43,7 +43,7 @@ class RelayStopped:
 
 @dataclass(frozen=True, kw_only=True)
 class LanesChanged:
-    """The relay's share of the lanes is another one now."""
+    """The relay leases another number of lanes now; `orphaned` came from a relay that died."""
 
     relay: str
     sink: str
@@ -53,7 +53,7 @@ class LanesChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchClaimed:
-    """A batch was read; `took` is how long the database needed."""
+    """A batch was claimed; `took` is the time of the query."""
 
     sink: str
     events: int
@@ -62,7 +62,7 @@ class BatchClaimed:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishRetried:
-    """The sink refused an event; it is tried again after `wait`."""
+    """The sink refused an event; the relay retries after `wait`."""
 
     sink: str
     event_id: UUID
@@ -75,7 +75,7 @@ class PublishRetried:
 
 @dataclass(frozen=True, kw_only=True)
 class EventFailed:
-    """An event is out of attempts, or cannot be published at all; a person must look."""
+    """An event has no attempts left, or can never be published; a person must decide."""
 
     sink: str
     event_id: UUID
@@ -87,7 +87,7 @@ class EventFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPublished:
-    """The sink has accepted these events and their rows say so; `took` is the sink's part."""
+    """The sink accepted these events, and their rows are settled; `took` is the time to publish."""
 
     sink: str
     accepted: Sequence[ClaimedEvent]
@@ -98,7 +98,7 @@ class BatchPublished:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkUnavailable:
-    """The sink does not answer; the relay pauses, and nothing is counted against any event."""
+    """The sink does not answer; the relay backs off, and counts no attempt for any event."""
 
     sink: str
     reason: str
@@ -114,7 +114,7 @@ class SinkAvailable:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreUnavailable:
-    """The database does not answer; the relay pauses."""
+    """The database does not answer; the relay backs off."""
 
     sink: str
     reason: str
@@ -130,7 +130,7 @@ class StoreAvailable:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseWasLost:
-    """Another relay has taken over; what this one had in hand was not settled."""
+    """Another relay has taken over; this relay could not settle its claimed events."""
 
     sink: str
     lanes: int
@@ -139,7 +139,7 @@ class LeaseWasLost:
 
 @dataclass(frozen=True, kw_only=True)
 class WokenUp:
-    """The relay looks for work: `source` is notify or poll."""
+    """The relay claims again; `source` says why: notify or poll."""
 
     sink: str
     source: str
@@ -155,7 +155,7 @@ class EventsDeleted:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerStarted:
-    """The consumer receives; `source` is a description without secrets."""
+    """The consumer is connected; `source` is a description without secrets."""
 
     consumer: str
     source: str
@@ -163,7 +163,7 @@ class ConsumerStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerStopped:
-    """The consumer has ended; what it had not acknowledged goes back to the broker."""
+    """The consumer has stopped; the broker delivers unacknowledged messages again."""
 
     consumer: str
     handled: int
@@ -171,7 +171,7 @@ class ConsumerStopped:
 
 @dataclass(frozen=True, kw_only=True)
 class EventHandled:
-    """A handler was called, or skipped because it had dealt with the event before."""
+    """A handler was called, or skipped because it had processed the event before."""
 
     handler: str
     event_id: UUID
@@ -185,7 +185,7 @@ class EventHandled:
 
 @dataclass(frozen=True, kw_only=True)
 class EventDeadLettered:
-    """A message lies among the dead letters now; a person must look."""
+    """A message was moved to the dead letters; a person must decide what to do with it."""
 
     consumer: str
     event_id: UUID | None
@@ -196,7 +196,7 @@ class EventDeadLettered:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceUnavailable:
-    """The broker, or what handlers depend on, does not answer; the consumer pauses."""
+    """The broker does not answer; the consumer backs off."""
 
     consumer: str
     reason: str
@@ -205,7 +205,7 @@ class SourceUnavailable:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceAvailable:
-    """It answers again."""
+    """The broker answers again."""
 
     consumer: str
 

@@ -1,4 +1,4 @@
-"""What this request raised: events are collected here until the outbox writes them."""
+"""The event bus: collects the events of one request until the outbox records them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from outrider.events.event import Event
 
 
 class EventBus:
-    """Collects events in memory; one per request, nothing is stored or sent."""
+    """Collects events in memory, one bus per request. It stores and sends nothing."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -17,7 +17,7 @@ class EventBus:
         self._events.append(event)
 
     def collect(self) -> list[Event]:
-        """All events in the order they were emitted; the bus is empty afterwards."""
+        """All events, in the order in which they were emitted. Empties the bus."""
         events, self._events = self._events, []
         return events
 

@@ -1,8 +1,8 @@
-"""The catalogue of event types: their JSON Schema, an AsyncAPI document, and what would break."""
+"""The catalogue of event types: JSON Schema, AsyncAPI document and breaking changes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from outrider.events.codec import EventType
+    from outrider.events.strict_json import JsonObject
 
 _REFERENCE: Final = "#/$defs/{name}"
+_SCHEMA_FORMAT: Final = "application/schema+json;version=draft-2020-12"
 
 
-def catalog(types: Iterable[EventType] = EVENT_TYPES) -> dict[str, Any]:
+def catalog(types: Iterable[EventType] = EVENT_TYPES) -> JsonObject:
     """Every event type with its version, its aggregate and the schema of its payload."""
     return {
         kind.name: {
@@ -30,15 +32,15 @@ def catalog(types: Iterable[EventType] = EVENT_TYPES) -> dict[str, Any]:
     }
 
 
-def asyncapi(entries: dict[str, Any], *, title: str, version: str = "1.0.0") -> dict[str, Any]:
-    """The same as an AsyncAPI 3 document: one channel and one message per event type."""
+def asyncapi(entries: JsonObject, *, title: str, version: str = "1.0.0") -> JsonObject:
+    """The catalogue as an AsyncAPI 3 document: one channel and one message per event type."""
     messages, channels, operations = {}, {}, {}
     for name, entry in entries.items():
         key = name.replace("/", "_").replace(".", "_").replace(":", "_")
         messages[key] = {
             "name": name,
             "contentType": "application/json",
-            "payload": {"schemaFormat": _DRAFT, "schema": entry["schema"]},
+            "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": entry["schema"]},
         }
         reference = {"$ref": f"#/components/messages/{key}"}
         channels[key] = {"address": name, "messages": {key: reference}}
@@ -56,11 +58,8 @@ def asyncapi(entries: dict[str, Any], *, title: str, version: str = "1.0.0") -> 
     }
 
 
-_DRAFT: Final = "application/schema+json;version=draft-2020-12"
-
-
-def breaks(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What of the new catalogue could not read old rows, or would surprise consumers."""
+def breaking_changes(before: JsonObject, after: JsonObject) -> list[str]:
+    """Changes between two catalogues that break the reading of old rows, or break consumers."""
     problems = []
     for name, old in before.items():
         new = after.get(name)
@@ -77,21 +76,21 @@ def breaks(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+def _changes(old: JsonObject, new: JsonObject) -> Iterator[str]:
     was, now = old["schema"], new["schema"]
     if old["aggregate"] != new["aggregate"]:
         yield f"its aggregate was {old['aggregate']} and is {new['aggregate']}"
     yield from _object_changes(was, now, was, now, "")
-    # What is defined by name is compared once: it may refer to itself.
+    # Each named definition is compared once, since a definition may refer to itself.
     olds, news = was.get("$defs", {}), now.get("$defs", {})
     for name in sorted(olds.keys() & news.keys()):
         yield from _field_changes(was, now, olds[name], news[name], name)
 
 
 def _object_changes(
-    was: dict[str, Any], now: dict[str, Any], old: dict[str, Any], new: dict[str, Any], at: str
+    was: JsonObject, now: JsonObject, old: JsonObject, new: JsonObject, at: str
 ) -> Iterator[str]:
-    """`was` and `now` are whole documents, `old` and `new` the objects compared."""
+    """Compares the objects `old` and `new`, which are parts of the documents `was` and `now`."""
     olds, news = old.get("properties", {}), new.get("properties", {})
     for field in olds.keys() - news.keys():
         yield f"field {at}{field} is gone, and old rows have it"
@@ -103,7 +102,7 @@ def _object_changes(
 
 
 def _field_changes(
-    was: dict[str, Any], now: dict[str, Any], old: Any, new: Any, at: str
+    was: JsonObject, now: JsonObject, old: JsonObject, new: JsonObject, at: str
 ) -> Iterator[str]:
     if "$ref" in old and old == new:
         return
@@ -121,8 +120,8 @@ def _field_changes(
         yield from _field_changes(was, now, old["items"], new["items"], f"{at}[]")
 
 
-def _kind(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
-    """What a schema accepts, in short: types with their format."""
+def _kind(document: JsonObject, schema: JsonObject) -> set[str]:
+    """The types that a schema accepts, each with its format."""
     if "anyOf" in schema:
         return {k for part in schema["anyOf"] for k in _kind(document, _resolved(document, part))}
     kinds = schema.get("type", "anything")
@@ -130,25 +129,25 @@ def _kind(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
     return {f"{kind}{extra}" for kind in ([kinds] if isinstance(kinds, str) else kinds)}
 
 
-def _resolved(document: dict[str, Any], schema: Any) -> dict[str, Any]:
+def _resolved(document: JsonObject, schema: object) -> JsonObject:
     while isinstance(schema, dict) and "$ref" in schema:
         schema = document["$defs"][schema["$ref"].rpartition("/")[2]]
     return schema if isinstance(schema, dict) else {}
 
 
 def _first_readable(kind: EventType) -> int:
-    """The oldest version from which upcasters lead to the present one."""
+    """The oldest version that upcasters can bring up to the current version."""
     version = kind.version
     while EVENT_TYPES.has_upcaster(kind.name, version - 1):
         version -= 1
     return version
 
 
-def _schema(kind: EventType) -> dict[str, Any]:
+def _schema(kind: EventType) -> JsonObject:
     model_schema = getattr(kind.cls, "model_json_schema", None)
     if model_schema is not None:
-        made: dict[str, Any] = model_schema(mode="serialization")
-        return made
+        schema_of_model: JsonObject = model_schema(mode="serialization")
+        return schema_of_model
     try:
         (schema,), defs = msgspec.json.schema_components([kind.cls], ref_template=_REFERENCE)
     except TypeError as error:
@@ -156,5 +155,7 @@ def _schema(kind: EventType) -> dict[str, Any]:
     own = _resolved({"$defs": defs}, schema)
     others = {name: part for name, part in defs.items() if part is not own}
     if str(own.get("description", "")).startswith(f"{kind.cls.__name__}("):
-        del own["description"]  # nobody wrote it: a dataclass makes one of its signature
+        del own[
+            "description"
+        ]  # the default docstring of a dataclass, which only repeats its signature
     return {**own, **({"$defs": others} if others else {})}

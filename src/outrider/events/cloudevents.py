@@ -1,4 +1,4 @@
-"""Envelopes as CloudEvents 1.0: the attributes that brokers send, and the JSON form of streams."""
+"""Envelopes as CloudEvents 1.0: binary mode for brokers, structured JSON mode for streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "application/json"
 STRUCTURED_CONTENT_TYPE: Final = "application/cloudevents+json"
 
-# Extension names are lower-case letters and digits, at most 20 of them.
+# CloudEvents allows only lower-case letters and digits in extension names, at most 20.
 _METADATA: Final = {
     "correlationid": "correlation_id",
     "causationid": "causation_id",
@@ -32,7 +32,7 @@ _METADATA: Final = {
 
 
 class _Attributes(msgspec.Struct):
-    """What an envelope is made from; the wire has all of it as strings."""
+    """The attributes that an envelope needs. On the wire, all of them are strings."""
 
     specversion: Literal["1.0"]
     id: UUID
@@ -60,7 +60,7 @@ def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
 
 
 def extensions(metadata: EventMetadata) -> dict[str, str]:
-    """The attributes that only some events have."""
+    """Metadata as extension attributes; fields that are None are left out."""
     if metadata is NO_METADATA:
         return {}
     values = ((extension, getattr(metadata, name)) for extension, name in _METADATA.items())
@@ -68,20 +68,20 @@ def extensions(metadata: EventMetadata) -> dict[str, str]:
 
 
 def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope:
-    """The envelope again, from the attributes (without prefix) and the body of a message."""
+    """Rebuild the envelope from the attributes (without prefix) and the body of a message."""
     try:
-        found = msgspec.convert(dict(attributes), _Attributes, strict=False)
+        parsed = msgspec.convert(dict(attributes), _Attributes, strict=False)
     except UNREADABLE as error:
         raise decode_error("cloud event", error) from None
     metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
     try:
         return EventEnvelope(
-            event_id=found.id,
-            event_type=found.type,
-            event_version=found.eventversion,
-            aggregate_type=found.aggregatetype,
-            aggregate_id=found.subject,
-            occurred_at=found.time,
+            event_id=parsed.id,
+            event_type=parsed.type,
+            event_version=parsed.eventversion,
+            aggregate_type=parsed.aggregatetype,
+            aggregate_id=parsed.subject,
+            occurred_at=parsed.time,
             data=data,
             metadata=EventMetadata(**metadata),
         )
@@ -96,7 +96,7 @@ def to_structured(envelope: EventEnvelope, source: str) -> bytes:
 
 
 def from_structured(text: bytes | str) -> EventEnvelope:
-    """The envelope that `to_structured` wrote, or another CloudEvent in JSON; else DecodeError."""
+    """Decode a CloudEvent in structured JSON mode; raises DecodeError if `text` is not one."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data = bytes(fields.pop("data", b"{}"))

@@ -1,95 +1,111 @@
-"""Events to JSON and back: which class stands for which type name, and how old rows become new."""
+"""The codec: encodes events as JSON, decodes them by type name, and upcasts old versions."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
 from outrider.errors import ConfigurationError, DecodeError, InvalidEvent
 from outrider.events.field_checks import compile_check, field_names_only
-from outrider.events.strict_json import DEFAULT_LIMITS, Limits, encode, encode_untyped
+from outrider.events.strict_json import DEFAULT_LIMITS, JsonObject, Limits, encode, encode_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Payload = dict[str, Any]
-    Upcaster = Callable[[Payload], Payload]
+    from outrider.events.field_checks import Check
 
-# One alphabet that routing keys, subjects, headers and URLs all take as it is.
+    Upcaster = Callable[[JsonObject], JsonObject]
+
+# Only characters that need no escaping in routing keys, subjects, headers and URLs.
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,254}")
 
-_SHOWN: Final = 255  # of a stranger's text, in an error that may end up in a log
+_MAX_QUOTED_CHARS: Final = 255  # of untrusted text in an error, which may end up in a log
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""What reading JSON of strangers raises: also for bytes that are no text, and for deep nesting."""
+"""Raised by decoding untrusted JSON: for bad JSON, bytes that are not UTF-8 and deep nesting."""
 _QUOTED_VALUE: Final = re.compile(r"Invalid (enum )?value .*?(?= - at |$)", re.DOTALL)
 
 
 def check_type_name(name: object) -> str:
     if not isinstance(name, str) or not _TYPE_NAME.fullmatch(name):
         raise InvalidEvent(
-            f"event type {str(name)[:_SHOWN]!r}: "
+            f"event type {str(name)[:_MAX_QUOTED_CHARS]!r}: "
             "use 1 to 255 letters, digits and _ . : / -, e.g. 'order.placed'"
         )
     return name
 
 
 class ClassCodec(Protocol):
-    """Turns the instances of one event class into JSON and back."""
+    """Encodes the instances of one event class as JSON, and decodes them."""
 
-    def encode(self, event: Any, limits: Limits, /) -> bytes: ...
-    def decode(self, data: bytes | str, /) -> Any: ...
+    def encode(self, event: object, limits: Limits, /) -> bytes: ...
+    def decode(self, data: bytes | str, /) -> object: ...
+
+
+class _EventClass(Protocol):
+    @property
+    def event_type(self) -> str: ...
+
+
+class _Encodable(Protocol):
+    @property
+    def codec(self) -> ClassCodec: ...
+
+
+class _AdHocEvent(_EventClass, Protocol):
+    data: bytes
 
 
 class DataclassCodec:
-    """The codec of dataclass events; compiled at first use, when every annotation has its class."""
+    """The codec of dataclass events. Compiled at first use, since only then every class that an
+    annotation names is defined."""
 
-    def __init__(self, cls: Any) -> None:
+    def __init__(self, cls: type) -> None:
         self.cls = cls
 
     @cached_property
-    def check(self) -> Callable[[Any], None]:
+    def check(self) -> Check:
         try:
             return compile_check(self.cls)
         except (TypeError, NameError) as error:
             raise ConfigurationError(f"event class {self.cls.__qualname__}: {error}") from error
 
     @cached_property
-    def _decode(self) -> Callable[[bytes | str], Any]:
-        self.check  # noqa: B018 - explains annotations that no codec knows
+    def _decode(self) -> Callable[[bytes | str], object]:
+        self.check  # noqa: B018 - raises a clear error for annotations that cannot be decoded
         return msgspec.json.Decoder(self.cls).decode
 
     @cached_property
-    def _decode_names(self) -> Callable[[bytes | str], Any]:
+    def _decode_names(self) -> Callable[[bytes | str], object]:
         return msgspec.json.Decoder(field_names_only(self.cls)).decode
 
     encode = staticmethod(encode)
 
-    def decode(self, data: bytes | str, /) -> Any:
+    def decode(self, data: bytes | str, /) -> object:
         event = self._decode(data)
-        self._decode_names(data)  # a dataclass is read without a look at unknown fields
+        self._decode_names(data)  # refuses unknown fields, which msgspec ignores in dataclasses
         return event
 
 
 class AdHocCodec:
-    """Ad-hoc events carry their JSON with them, and come back as payloads only."""
+    """The codec of ad-hoc events: they already hold JSON, and have no class to decode into."""
 
-    def encode(self, event: Any, limits: Limits, /) -> bytes:
-        data: bytes = event.data
-        limits.check_size(data, event.event_type)
-        return data
+    def encode(self, event: object, limits: Limits, /) -> bytes:
+        ad_hoc = cast("_AdHocEvent", event)
+        limits.check_size(ad_hoc.data, ad_hoc.event_type)
+        return ad_hoc.data
 
-    def decode(self, data: bytes | str, /) -> Any:
+    def decode(self, data: bytes | str, /) -> object:
         raise NotImplementedError("an ad-hoc event has no class; read the envelope's payload")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventType:
-    """What is known about one event class."""
+    """One registered event class."""
 
     name: str
     version: int
@@ -100,7 +116,7 @@ class EventType:
 
 
 class EventTypes:
-    """The explicit list of classes that decoding may create; nothing else is ever imported."""
+    """The registry of event classes. Decoding creates only these, and never imports a class."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, EventType] = {}
@@ -122,7 +138,7 @@ class EventTypes:
         kind = self._by_name.get(name)
         if kind is None:
             raise DecodeError(
-                f"unknown event type {name[:_SHOWN]!r}: "
+                f"unknown event type {name[:_MAX_QUOTED_CHARS]!r}: "
                 "no event class with this type has been imported"
             )
         return kind
@@ -135,7 +151,7 @@ class EventTypes:
         return (name, version) in self._upcasters
 
     def decode(self, event_type: str, payload: bytes | str, version: int | None = None) -> Any:
-        """The event again; rows of an older version go through their upcasters first."""
+        """Decode an event. A payload of an older version passes through its upcasters first."""
         kind = self._by_name.get(event_type) or self.named(event_type)
         if version is not None and version != kind.version:
             payload = self._upcast(kind, payload, version)
@@ -165,8 +181,8 @@ EVENT_TYPES: Final = EventTypes()
 deserialize_event: Final = EVENT_TYPES.decode
 
 
-def upcasts(event_class: Any, *, version: int) -> Callable[[Upcaster], Upcaster]:
-    """Register how a payload of `version` becomes one of the next version."""
+def upcasts(event_class: _EventClass, *, version: int) -> Callable[[Upcaster], Upcaster]:
+    """Register a function that converts a payload of `version` to the next version."""
 
     def register(upcaster: Upcaster) -> Upcaster:
         EVENT_TYPES.add_upcaster(event_class.event_type, version, upcaster)
@@ -175,15 +191,14 @@ def upcasts(event_class: Any, *, version: int) -> Callable[[Upcaster], Upcaster]
     return register
 
 
-def serialize_event(event: Any, limits: Limits = DEFAULT_LIMITS) -> str:
-    """The event as JSON text: all fields of a typed event, or the payload of an ad-hoc one."""
-    data: bytes = event.codec.encode(event, limits)
-    return data.decode()
+def serialize_event(event: _Encodable, limits: Limits = DEFAULT_LIMITS) -> str:
+    """The event as JSON text: all fields of a typed event, or the payload of an ad-hoc event."""
+    return event.codec.encode(event, limits).decode()
 
 
-def parse_payload(data: bytes | str, owner: str) -> Payload:
+def parse_payload(data: bytes | str, owner: str) -> JsonObject:
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        return msgspec.json.decode(data, type=JsonObject)
     except UNREADABLE as error:
         raise decode_error(owner, error) from None
 
@@ -195,16 +210,17 @@ def decode_error(owner: str, error: Exception) -> DecodeError:
         case RecursionError():
             why = "it is nested too deeply"
         case _:
-            # msgspec names path and expected type; only for enums and literals it quotes the value.
+            # msgspec names the path and the expected type. Only for enums and literals it quotes
+            # the value, which must not reach a log.
             why = _QUOTED_VALUE.sub("invalid value", str(error))
     return DecodeError(f"{owner}: {why}")
 
 
-def _apply(upcaster: Upcaster, payload: Payload, owner: str) -> Payload:
+def _apply(upcaster: Upcaster, payload: JsonObject, owner: str) -> JsonObject:
     try:
         return upcaster(payload)
     except Exception as error:  # noqa: BLE001 - the author's code may raise anything
-        # Its text may quote the payload, so it is neither repeated nor chained.
+        # The text of the error may quote the payload, so it is neither repeated nor chained.
         raise DecodeError(f"{owner}: its upcaster raised {type(error).__name__}") from None
 
 

@@ -1,4 +1,4 @@
-"""Who and what is behind the work at hand: ids that a request sets once for all its events."""
+"""Context metadata: ids that a request sets once for all events it records."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 StartSpan = Callable[[str], Mapping[str, str]]
-"""Given an event's type, the W3C headers of a span that stands for recording it."""
+"""Starts the span of recording one event of the given type; returns its W3C trace headers."""
 
 _start_span: StartSpan | None = None
 _current: Final[ContextVar[EventMetadata]] = ContextVar("outrider_metadata", default=NO_METADATA)
 
 
 def current_metadata() -> EventMetadata:
-    """What an event recorded now will carry."""
+    """The metadata that an event recorded now would get."""
     return _current.get()
 
 
 def metadata_for(event_type: str) -> EventMetadata:
-    """The same for one event, with a span of its own if events are traced."""
+    """The metadata of one event, with the trace context of its own span if tracing is on."""
     metadata = _current.get()
     if _start_span is None:
         return metadata
     carrier = _start_span(event_type)
     if "traceparent" not in carrier:
         return metadata
-    found = {name: carrier.get(name) for name in ("traceparent", "tracestate")}
-    # The second part of it is the trace's id.
-    found["trace_id"] = carrier["traceparent"].split("-")[1]
-    return msgspec.structs.replace(metadata, **found)
+    trace = {name: carrier.get(name) for name in ("traceparent", "tracestate")}
+    # The format of a traceparent is version-trace_id-parent_id-flags.
+    trace["trace_id"] = carrier["traceparent"].split("-")[1]
+    return msgspec.structs.replace(metadata, **trace)
 
 
 def trace_events_with(start_span: StartSpan | None) -> None:
-    """Ask this for the trace context of every event recorded from now on; None ends it."""
-    global _start_span  # noqa: PLW0603 - tracing is a matter of the whole process
+    """Start a span with this function for every event recorded from now on; None stops that."""
+    global _start_span  # noqa: PLW0603 - tracing is set up once per process
     _start_span = start_span
 
 
@@ -56,7 +56,7 @@ def event_context(
     traceparent: str | None = None,
     tracestate: str | None = None,
 ) -> Iterator[EventMetadata]:
-    """Add ids to every event recorded inside; what is not given stays as it is outside."""
+    """Set ids for every event recorded inside the block. None keeps the value from outside."""
     given = {
         "correlation_id": correlation_id,
         "causation_id": causation_id,
@@ -75,7 +75,7 @@ def event_context(
 
 @contextmanager
 def handling(envelope: EventEnvelope) -> Iterator[None]:
-    """Make this event the cause of every event recorded inside."""
+    """Set this event as the cause of every event recorded inside the block."""
     cause = envelope.metadata
     metadata = msgspec.structs.replace(
         cause,

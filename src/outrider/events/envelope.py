@@ -1,4 +1,4 @@
-"""What travels: an event's id, its metadata, and the envelope around its payload."""
+"""The envelope: an event's payload with its ids, its aggregate and its metadata."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from outrider.events.codec import (
     decode_error,
     parse_payload,
 )
-from outrider.events.strict_json import Fault, check_time, encode_untyped
+from outrider.events.strict_json import Fault, JsonObject, check_time, encode_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T")
 
-_MAX_KEY: Final = 255
+_MAX_KEY_CHARS: Final = 255
 
 
 class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Ids for tracing and for checking authority. Printing it never shows the user's id."""
+    """Ids for tracing and for authorization. `repr` never shows the user's id."""
 
     correlation_id: str | None = None
-    """Shared by everything that one request set off."""
+    """Shared by all events that one request caused, directly or not."""
     causation_id: str | None = None
     """The id of the event that was being handled when this one was recorded."""
     user_id: str | None = None
-    """On whose behalf; for handlers that check authority, never for logs."""
+    """The user who caused the event; for handlers that check permissions, never for logs."""
     trace_id: str | None = None
-    """The distributed trace, for people who search logs by it."""
+    """The id of the distributed trace, to search logs by."""
     traceparent: str | None = None
     """W3C trace context, as it was when the event was recorded."""
     tracestate: str | None = None
     """W3C vendor state that belongs to `traceparent`."""
     replay_id: str | None = None
-    """Which replay sends it once more, if it is not the first time."""
+    """The replay that published this copy; None for the first publication."""
     added_fields: str | None = None
-    """Names, with commas between, that the outbox added to the payload of the event itself."""
+    """Comma-separated names of the fields that the outbox added to the event's payload."""
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, object]]:
         return [
             (name, "***" if name == "user_id" else value)
             for name in self.__struct_fields__
@@ -54,8 +54,8 @@ class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         ]
 
     def __repr__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"EventMetadata({', '.join(shown)})"
+        fields = (f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"EventMetadata({', '.join(fields)})"
 
 
 NO_METADATA: Final = EventMetadata()
@@ -78,7 +78,7 @@ _wire_decoder: Final = msgspec.json.Decoder(_Wire)
 
 
 class EventEnvelope:
-    """An event on its way. The payload is kept as JSON and read only when asked for."""
+    """An event as it is stored and sent. The payload stays JSON until `payload` is read."""
 
     __slots__ = (
         "_payload",
@@ -100,7 +100,7 @@ class EventEnvelope:
     occurred_at: datetime
     data: bytes
     metadata: EventMetadata
-    _payload: dict[str, Any] | None
+    _payload: JsonObject | None
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class EventEnvelope:
         aggregate_type: str,
         aggregate_id: str,
         occurred_at: datetime,
-        payload: Mapping[str, Any] | None = None,
+        payload: Mapping[str, object] | None = None,
         data: bytes | None = None,
         metadata: EventMetadata = NO_METADATA,
         event_version: int = 1,
@@ -118,7 +118,7 @@ class EventEnvelope:
         check_type_name(event_type)
         check_key(event_type, "aggregate_type", aggregate_type)
         check_key(event_type, "aggregate_id", aggregate_id)
-        _check_when(event_type, occurred_at)
+        _check_occurred_at(event_type, occurred_at)
         if not isinstance(event_id, UUID):
             raise InvalidEvent(
                 f"{event_type}: event_id: expected UUID, got {type(event_id).__name__}"
@@ -146,7 +146,10 @@ class EventEnvelope:
         data: bytes,
         metadata: EventMetadata,
     ) -> EventEnvelope:
-        """From a row that was checked when it was written; a relay makes thousands a second."""
+        """Make an envelope without checks, from a row that was checked when it was written.
+
+        A relay makes thousands of envelopes each second.
+        """
         envelope, put = object.__new__(cls), object.__setattr__
         put(envelope, "event_id", event_id)
         put(envelope, "event_type", event_type)
@@ -160,13 +163,13 @@ class EventEnvelope:
         return envelope
 
     @property
-    def payload(self) -> dict[str, Any]:
+    def payload(self) -> JsonObject:
         if self._payload is None:
             object.__setattr__(self, "_payload", parse_payload(self.data, self.event_type))
         return self._payload or {}
 
     def payload_as(self, kind: type[T]) -> T:
-        """The payload as an event class, older versions upcast, or as any type msgspec reads."""
+        """Decode the payload as an event class (old versions are upcast) or as any msgspec type."""
         if event_type := getattr(kind, "event_type", None):
             if event_type != self.event_type:
                 raise DecodeError(f"{self.event_type}: is not a {event_type}")
@@ -178,10 +181,11 @@ class EventEnvelope:
             raise decode_error(f"{self.event_type} as {kind.__name__}", error) from None
 
     def to_event(self) -> Any:
-        """The typed event again; its class must have been imported."""
+        """Decode the typed event; its class must have been imported."""
         return EVENT_TYPES.decode(self.event_type, self._own_data(), self.event_version)
 
     def _own_data(self) -> bytes:
+        """The payload without the fields that the outbox added."""
         if self.metadata.added_fields is None:
             return self.data
         fields = msgspec.json.decode(self.data, type=dict[str, msgspec.Raw])
@@ -255,12 +259,18 @@ class EventEnvelope:
 
 
 def check_key(event_type: str, name: str, value: object) -> None:
-    """Keys become routing keys, headers and log fields, so they are short and printable."""
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_KEY or not value.isprintable():
-        raise InvalidEvent(f"{event_type}: {name}: expected 1 to {_MAX_KEY} printable characters")
+    """Keys become routing keys, headers and log fields, so they must be short and printable."""
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= _MAX_KEY_CHARS
+        or not value.isprintable()
+    ):
+        raise InvalidEvent(
+            f"{event_type}: {name}: expected 1 to {_MAX_KEY_CHARS} printable characters"
+        )
 
 
-def _check_when(event_type: str, value: object) -> None:
+def _check_occurred_at(event_type: str, value: object) -> None:
     if not isinstance(value, datetime):
         raise InvalidEvent(
             f"{event_type}: occurred_at: expected datetime, got {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Things that happened: typed event classes and ad-hoc events."""
+"""Declaring events: typed event classes and ad-hoc events."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from outrider.events.codec import (
 )
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.events.ids import EventId
-from outrider.events.strict_json import DEFAULT_LIMITS, Fault, Limits, encode_untyped
+from outrider.events.strict_json import DEFAULT_LIMITS, Fault, JsonObject, Limits, encode_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OWN_NAMES: Final = {"event_type", "event_version", "aggregate_type", "aggregate_id"}
+_RESERVED_NAMES: Final = {"event_type", "event_version", "aggregate_type", "aggregate_id"}
 
 
 class Event:
-    """What every kind of event has in common, whatever declares its fields.
+    """The base class of dataclass events and pydantic events.
 
-    Class keywords: `type` (default: the class's name), `aggregate` (default: the type's part
-    before the first dot, else what the first `<name>_id` field is called), `aggregate_id` (the
-    field that holds it; default `<aggregate>_id` or `id`), `version`, and `abstract` for a class
-    that only lends its fields to others.
+    Class keywords: `type` (default: the name of the class), `aggregate` (default: the part of
+    the type before the first dot, else the `<name>` of the first field `<name>_id`),
+    `aggregate_id` (the field that holds the aggregate's id; default `<aggregate>_id` or `id`),
+    `version`, and `abstract` for a base class that is not an event itself.
     """
 
     event_type: ClassVar[str]
@@ -58,15 +58,15 @@ class Event:
         aggregate_id: str | None = None,
         version: int = 1,
         abstract: bool = False,
-        **other: Any,
+        **other: object,
     ) -> None:
         super().__init_subclass__(**other)
         if "__repr__" not in cls.__dict__:
-            # A dataclass would print every field, and so bring payloads into logs.
+            # The repr of a dataclass prints every field, and would bring payloads into logs.
             cls.__repr__ = Event.__repr__  # type: ignore[method-assign]
         if abstract:
             return
-        copy = "event_type" in cls.__dict__  # dataclass(slots=True) makes its class twice
+        copy = "event_type" in cls.__dict__  # dataclass(slots=True) creates the class twice
         if not copy:
             cls.event_type = check_type_name(type or cls.__name__)
             cls.event_version = version
@@ -91,7 +91,7 @@ class Event:
     def to_envelope(
         self, metadata: EventMetadata = NO_METADATA, *, limits: Limits = DEFAULT_LIMITS
     ) -> EventEnvelope:
-        # First, since it is what names a field that cannot be used, the aggregate's id as well.
+        # Encoding comes first: its error names the bad field, also if that is the aggregate's id.
         data = self.codec.encode(self, limits)
         return EventEnvelope(
             event_id=self.event_id,
@@ -112,10 +112,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class _CheckedWhenMade(ABCMeta):
-    """Looks at every new event: a bad field is reported by the line that filled it in.
+class _ChecksFields(ABCMeta):
+    """Checks the fields of every new event, so that the error is raised where it was created.
 
-    Not in `__post_init__`, which the author of an event may want, and which decoding calls too.
+    Not in `__post_init__`: event classes may define that method, and decoding calls it too.
     """
 
     def __call__(cls, *args: Any, **fields: Any) -> Any:
@@ -131,8 +131,8 @@ class _CheckedWhenMade(ABCMeta):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class DomainEvent(Event, abstract=True, metaclass=_CheckedWhenMade):
-    """An event: derive a frozen, keyword-only dataclass from it, or build one ad hoc."""
+class DomainEvent(Event, abstract=True, metaclass=_ChecksFields):
+    """An event: derive a frozen, keyword-only dataclass from it, or create an ad-hoc event."""
 
     event_id: UUID = field(default_factory=EventId.new)
     occurred_at: datetime = field(default_factory=utc_now)
@@ -145,7 +145,7 @@ class DomainEvent(Event, abstract=True, metaclass=_CheckedWhenMade):
         event_type: str,
         aggregate_type: str,
         aggregate_id: UUID | str | int,
-        payload: Mapping[str, Any],
+        payload: Mapping[str, object],
         *,
         event_id: UUID | None = None,
         occurred_at: datetime | None = None,
@@ -157,19 +157,19 @@ class DomainEvent(Event, abstract=True, metaclass=_CheckedWhenMade):
             event_version=event_version,
             aggregate_type=aggregate_type,
             _ad_hoc_id=str(aggregate_id),
-            # What is sent is the payload of this moment, whatever happens to the dict later.
+            # Encoded now, so that later changes of the caller's dict do not change the event.
             data=encode_untyped(dict(payload), event_type, Limits(max_bytes=sys.maxsize)),
             event_id=event_id or EventId.new(),
             occurred_at=occurred_at or utc_now(),
         )
 
     @property
-    def payload(self) -> dict[str, Any]:
-        """What goes into the envelope's payload."""
+    def payload(self) -> JsonObject:
+        """The payload of the envelope."""
         return parse_payload(self.codec.encode(self, DEFAULT_LIMITS), self.event_type)
 
     def __eq__(self, other: object) -> bool:
-        # Typed events have the comparison that their dataclass made for them.
+        # For ad-hoc events; typed events use the comparison of their dataclass.
         return type(other) is type(self) and other.__dict__ == self.__dict__
 
     def __hash__(self) -> int:
@@ -181,7 +181,7 @@ def _find_aggregate(
 ) -> tuple[str, str]:
     fields = [name for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)]
     fields = [name for name in fields if name not in inspect.get_annotations(Event)]
-    if taken := _OWN_NAMES.intersection(fields):
+    if taken := _RESERVED_NAMES.intersection(fields):
         raise ConfigurationError(f"event class {cls.__qualname__}: {min(taken)} cannot be a field")
     if aggregate is None and "." in cls.event_type:
         aggregate = cls.event_type.partition(".")[0]

@@ -1,7 +1,7 @@
-"""Checks made from type annotations: does a value fit its field, and will it come back equal?
+"""Checks compiled from type annotations: a value must fit its field and decode to an equal value.
 
-A dataclass does not look at what it is given. The check of a class is compiled once; afterwards
-the usual case costs one set lookup: "this combination of types was fine before".
+A dataclass does not check its values itself. The check of a class is compiled once. It remembers
+which combinations of value types were accepted, so the usual case costs one set lookup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outrider.events.strict_json import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     Check = Callable[[Any], None]
 
@@ -60,46 +60,46 @@ _SCALAR_CHECKS: Final[dict[type[mi.Type], Check]] = {
 _MAX_SIGNATURES: Final = 256
 
 
-def compile_check(annotation: Any) -> Check:
-    """The check for values of this annotation; raises Fault with the field's path."""
+def compile_check(annotation: type) -> Check:
+    """Compile the check of this annotation. The check raises Fault with the path of the field."""
     compiler = _Compiler()
     check = compiler.value_check(mi.type_info(annotation)) or (lambda _: None)
     return _WithDepth(check) if compiler.contains_itself else check
 
 
 def field_names_only(cls: type) -> Any:
-    """A type that reads nothing but the names of the fields, and refuses unknown ones."""
+    """A type that decodes only the names of the fields, and refuses unknown names."""
     return _names_of(mi.type_info(cls), {})
 
 
-def _names_of(declared: mi.Type, known: dict[type, Any]) -> Any:
+def _names_of(declared: mi.Type, structs: dict[type, Any]) -> Any:
     match declared:
         case mi.DataclassType():
-            return _names_of_class(declared, known)
+            return _names_of_class(declared, structs)
         case mi.ListType(item_type=item) | mi.SetType(item_type=item):
-            names = _names_of(item, known)
+            names = _names_of(item, structs)
             return msgspec.Raw if names is msgspec.Raw else list[names]  # type: ignore[valid-type]
         case mi.DictType(value_type=value):
-            names = _names_of(value, known)
+            names = _names_of(value, structs)
             return msgspec.Raw if names is msgspec.Raw else dict[str, names]  # type: ignore[valid-type]
         case mi.UnionType(types=types):
-            inner = [_names_of(t, known) for t in types if not isinstance(t, mi.NoneType)]
+            inner = [_names_of(t, structs) for t in types if not isinstance(t, mi.NoneType)]
             return msgspec.Raw if len(inner) > 1 or inner[0] is msgspec.Raw else inner[0] | None
     return msgspec.Raw
 
 
-def _names_of_class(declared: mi.DataclassType, known: dict[type, Any]) -> Any:
-    if declared.cls not in known:
-        known[declared.cls] = Any  # a class inside itself is looked at on its first level only
+def _names_of_class(declared: mi.DataclassType, structs: dict[type, Any]) -> Any:
+    if declared.cls not in structs:
+        structs[declared.cls] = Any  # names are not checked where a class contains itself
         members = [
-            # Defaults make a new event's id and time; a stored event must bring its own.
-            (field.encode_name, _names_of(field.type, known), *_default(field.name))
+            # Without a default, so that a payload without an id or a time is refused.
+            (field.encode_name, _names_of(field.type, structs), *_default(field.name))
             for field in declared.fields
         ]
-        known[declared.cls] = msgspec.defstruct(
+        structs[declared.cls] = msgspec.defstruct(
             declared.cls.__name__, members, forbid_unknown_fields=True, kw_only=True, gc=False
         )
-    return known[declared.cls]
+    return structs[declared.cls]
 
 
 def _default(field_name: str) -> tuple[None, ...]:
@@ -107,7 +107,7 @@ def _default(field_name: str) -> tuple[None, ...]:
 
 
 def _accepts(declared: mi.Type, found: type) -> bool:
-    """Is a value of this Python type read back as itself where `declared` is expected?"""
+    """Whether a value of this Python type decodes to the same type where `declared` is expected."""
     if isinstance(declared, mi.UnionType):
         return any(_accepts(member, found) for member in declared.types)
     if isinstance(declared, mi.LiteralType):
@@ -138,7 +138,7 @@ def _require(declared: mi.Type, found: type) -> None:
 
 
 class _Compiler:
-    """Turns type descriptions into checks; remembers classes, which may contain themselves."""
+    """Compiles type descriptions into checks. Compiles each class once: it may contain itself."""
 
     def __init__(self) -> None:
         self.contains_itself = False
@@ -146,7 +146,7 @@ class _Compiler:
         self._in_progress: set[type] = set()
 
     def value_check(self, declared: mi.Type) -> Check | None:
-        """What must be looked at in the value itself once its type is known to fit."""
+        """The check of the value itself, whose type is known to fit; None if none is needed."""
         if check := _SCALAR_CHECKS.get(type(declared)):
             return check
         match declared:
@@ -181,34 +181,34 @@ class _Compiler:
     def _union(self, members: tuple[mi.Type, ...]) -> Check | None:
         checks = [(member, check) for member in members if (check := self.value_check(member))]
 
-        def check_union(value: Any) -> None:
+        def check_union(value: object) -> None:
             for member, check in checks:
                 if _accepts(member, type(value)):
                     check(value)
 
         return check_union if checks else None
 
-    def _dict(self, key: mi.Type, value: mi.Type) -> Check:
-        # Keys of an undescribed dict come back as strings, so nothing else may go in.
+    def _dict(self, key: mi.Type, value_type: mi.Type) -> Check:
+        # The keys of a plain `dict` are decoded as strings, so only strings are accepted.
         key = mi.StrType() if isinstance(key, mi.AnyType) else key
-        values = _Items(value, self.value_check(value))
+        items = _Items(value_type, self.value_check(value_type))
 
-        def check_dict(found: dict[Any, Any]) -> None:
-            for kind in set(map(type, found)):
+        def check_dict(value: dict[str, object]) -> None:
+            for kind in set(map(type, value)):
                 if not _accepts(key, kind):
                     raise Fault(f"key of type {kind.__name__}, expected {_expected(key)}")
-            values(found.values(), steps=found)
+            items(value.values(), steps=value)
 
         return check_dict
 
 
 class _WithDepth:
-    """Classes that contain themselves can be nested without end, so their depth is measured."""
+    """Also limits the depth: instances of a class that contains itself can nest without end."""
 
     def __init__(self, check: Check) -> None:
         self.check = check
 
-    def __call__(self, value: Any) -> None:
+    def __call__(self, value: object) -> None:
         try:
             self.check(value)
             check_untyped(msgspec.to_builtins(value), DEFAULT_LIMITS, lossless=False)
@@ -217,14 +217,16 @@ class _WithDepth:
 
 
 class _Items:
-    """All members of a collection are of one declared type."""
+    """Checks a collection whose items all have one declared type."""
 
     def __init__(self, declared: mi.Type, check: Check | None) -> None:
         self.declared, self.check = declared, check
 
-    def __call__(self, found: Any, steps: Any = None) -> None:
-        if not all(_accepts(self.declared, kind) for kind in set(map(type, found))) or self.check:
-            for step, value in zip(steps or range(len(found)), found, strict=True):
+    def __call__(
+        self, values: Collection[object], steps: Iterable[str | int] | None = None
+    ) -> None:
+        if not all(_accepts(self.declared, kind) for kind in set(map(type, values))) or self.check:
+            for step, value in zip(steps or range(len(values)), values, strict=True):
                 try:
                     _require(self.declared, type(value))
                     if self.check:
@@ -234,15 +236,15 @@ class _Items:
 
 
 class _Positions:
-    """A tuple with one declared type per place."""
+    """Checks a tuple that declares a type for each position."""
 
     def __init__(self, members: list[tuple[mi.Type, Check | None]]) -> None:
         self.members = members
 
-    def __call__(self, found: tuple[Any, ...]) -> None:
-        if len(found) != len(self.members):
-            raise Fault(f"expected {len(self.members)} members, got {len(found)}")
-        for index, (value, (declared, check)) in enumerate(zip(found, self.members, strict=True)):
+    def __call__(self, values: tuple[object, ...]) -> None:
+        if len(values) != len(self.members):
+            raise Fault(f"expected {len(self.members)} members, got {len(values)}")
+        for index, (value, (declared, check)) in enumerate(zip(values, self.members, strict=True)):
             try:
                 _require(declared, type(value))
                 if check:
@@ -252,35 +254,35 @@ class _Positions:
 
 
 class _Record:
-    """A dataclass: first the types of all fields at once, then the values that need a look."""
+    """Checks a dataclass: first the types of all fields at once, then values that need a check."""
 
     def __init__(self, fields: tuple[mi.Field, ...]) -> None:
         self.fields = {field.name: field.type for field in fields}
         self.checks: list[tuple[str, Check]] = []
-        self._seen: set[tuple[type, ...]] = set()
+        self._accepted_signatures: set[tuple[type, ...]] = set()
         names = list(self.fields)
-        self._values: Callable[[Any], tuple[Any, ...]] = (
+        self._values: Callable[[object], tuple[object, ...]] = (
             attrgetter(*names) if len(names) > 1 else lambda o: tuple(getattr(o, n) for n in names)
         )
 
-    def __call__(self, record: Any) -> None:
+    def __call__(self, record: object) -> None:
         signature = tuple(map(type, self._values(record)))
-        if signature not in self._seen:
-            self._accept(signature)
+        if signature not in self._accepted_signatures:
+            self._check_types(signature)
         for name, check in self.checks:
             try:
                 check(getattr(record, name))
             except Fault as fault:
                 raise fault.within(name) from None
 
-    def _accept(self, signature: tuple[type, ...]) -> None:
+    def _check_types(self, signature: tuple[type, ...]) -> None:
         for (name, declared), found in zip(self.fields.items(), signature, strict=True):
             try:
                 _require(declared, found)
             except Fault as fault:
                 raise fault.within(name) from None
-        if len(self._seen) < _MAX_SIGNATURES:
-            self._seen.add(signature)
+        if len(self._accepted_signatures) < _MAX_SIGNATURES:
+            self._accepted_signatures.add(signature)
 
 
 def _check_literal(value: object, allowed: tuple[object, ...]) -> None:

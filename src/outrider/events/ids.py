@@ -1,4 +1,4 @@
-"""Event ids: UUIDs of version 7, which sort by the time they were made."""
+"""Event ids: UUIDs of version 7, which sort by the time of their creation."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _last_tick = 0
 
 
 class EventId(UUID):
-    """A UUID that `new` makes rise with time; any other UUID serves as an event's id as well."""
+    """An id for events. `new` makes a UUIDv7; any other UUID is accepted as an event id too."""
 
     __slots__ = ()
 
     @classmethod
     def new(cls) -> EventId:
-        """A fresh id, larger than every id this process made before."""
-        global _last_tick  # noqa: PLW0603 - the order of ids is a promise of the whole process
+        """A new id, larger than every id that this process has made before."""
+        global _last_tick  # noqa: PLW0603 - ids rise across the whole process
         with _lock:
             _last_tick = max(time.time_ns() * _TICKS_PER_MS // 1_000_000, _last_tick + 1)
             milliseconds, fraction = divmod(_last_tick, _TICKS_PER_MS)
         random = int.from_bytes(os.urandom(8), "big") >> 2
-        return cls._of(milliseconds << 80 | _VERSION_7 | fraction << 64 | _VARIANT | random)
+        return cls._from_int(milliseconds << 80 | _VERSION_7 | fraction << 64 | _VARIANT | random)
 
     @classmethod
-    def _of(cls, number: int) -> EventId:
-        """UUID's own constructor looks at six ways of being called, for longer than all this."""
-        made = object.__new__(cls)
-        object.__setattr__(made, "int", number)
-        object.__setattr__(made, "is_safe", SafeUUID.unknown)
-        return made
+    def _from_int(cls, number: int) -> EventId:
+        """Skips the constructor of UUID, which takes longer than everything else here."""
+        event_id = object.__new__(cls)
+        object.__setattr__(event_id, "int", number)
+        object.__setattr__(event_id, "is_safe", SafeUUID.unknown)
+        return event_id
 
     @classmethod
     def from_string(cls, text: str) -> EventId:

@@ -6,7 +6,7 @@ from outrider.errors import ConfigurationError
 
 
 def check_pattern(pattern: str) -> str:
-    """An event type, or the beginning of one and a star."""
+    """Refuse a pattern that has a star anywhere but at its end."""
     if not pattern or "*" in pattern[:-1]:
         raise ConfigurationError(
             f"{pattern!r} is no pattern of event types: write order.placed, order.* or *"

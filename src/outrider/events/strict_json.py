@@ -1,4 +1,4 @@
-"""JSON without surprises: what would not come back as it went in is refused by name."""
+"""Strict JSON: refuses values that would not be decoded unchanged, and names their field."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from outrider.errors import InvalidEvent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+JsonObject = dict[str, Any]
+
 _JSON_SCALARS: Final = (str, int, float, bool, type(None))
 _TEXT_SCALARS: Final = (UUID, datetime, date, time, timedelta, Decimal, Enum, bytes)
 _ENCODED_NUL: Final = b"\\u0000"
 _encode: Final = msgspec.json.Encoder().encode
-_MAX_INT_BITS: Final = 14_000  # Python reads at most 4,300 digits
+_MAX_INT_BITS: Final = 14_000  # Python parses integers of at most 4,300 digits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How large one payload may be."""
+    """How large and how deep one payload may be."""
 
     max_bytes: int = 256 * 1024
-    """Larger events travel further in every batch; most brokers refuse them above 1 MiB."""
+    """Large events slow down every batch; most brokers refuse messages above 1 MiB."""
     max_depth: int = 100
-    """Deeper nesting costs stack in every reader; PostgreSQL and Python both give up somewhere."""
+    """Deep nesting costs stack memory in every reader; PostgreSQL and Python limit it too."""
 
     def check_size(self, data: bytes, owner: str) -> None:
         if len(data) > self.max_bytes:
@@ -45,7 +47,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class Fault(Exception):
-    """What is wrong with a value, and where; the place is completed on the way up."""
+    """What is wrong with a value, and its path; each caller adds its own step to the path."""
 
     def __init__(self, reason: str, *path: str | int) -> None:
         super().__init__(reason)
@@ -88,7 +90,7 @@ def check_time(value: datetime) -> None:
 
 
 def check_untyped(value: object, limits: Limits, *, lossless: bool, depth: int = 1) -> None:
-    """Refuse what JSON cannot hold; `lossless` also what would come back as another type."""
+    """Refuse values that JSON cannot hold; with `lossless`, also values that change their type."""
     if isinstance(value, dict):
         _check_depth(depth, limits)
         for key, item in value.items():
@@ -135,19 +137,23 @@ def _check_scalar(value: object, *, lossless: bool) -> None:
         check_decimal(value)
 
 
-def encode(value: Any, limits: Limits = DEFAULT_LIMITS, owner: str | None = None) -> bytes:
-    """Encode a checked value; a refusal is an InvalidEvent that starts with the event's type."""
+def encode(value: object, limits: Limits = DEFAULT_LIMITS, owner: str | None = None) -> bytes:
+    """Encode a checked value. Raises InvalidEvent, whose text starts with the event type."""
     try:
         data = _encode(value)
         if b"\\" in data and _ENCODED_NUL in data and (fault := _find_fault(value)):
             raise fault
     except Fault as fault:
-        raise fault.as_error(owner or value.event_type) from None
+        raise fault.as_error(owner or _event_type(value)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise _explain(error, value, limits).as_error(owner or value.event_type) from None
+        raise _explain(error, value, limits).as_error(owner or _event_type(value)) from None
     if len(data) > limits.max_bytes:
-        limits.check_size(data, owner or value.event_type)
+        limits.check_size(data, owner or _event_type(value))
     return data
+
+
+def _event_type(event: object) -> str:
+    return str(getattr(event, "event_type", type(event).__name__))
 
 
 def encode_untyped(value: object, owner: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -161,13 +167,13 @@ def encode_untyped(value: object, owner: str, limits: Limits = DEFAULT_LIMITS) -
 def _explain(error: Exception, value: object, limits: Limits) -> Fault:
     if isinstance(error, RecursionError):
         return too_deep(limits)
-    # The encoder's own text may quote a value, so only its kind is passed on.
+    # The encoder's own text may quote a value, so only the class of its error is passed on.
     unknown = Fault(f"cannot be written as JSON ({type(error).__name__})")
     return _find_fault(value) or unknown
 
 
 def _find_fault(value: object) -> Fault | None:
-    """Look for what the encoder or PostgreSQL refuses; slow, so only after a first hint."""
+    """Find the value that the encoder or PostgreSQL refuses. Slow: called only after a failure."""
     for path, leaf in _leaves(msgspec.to_builtins(value)):
         if isinstance(leaf, int) and leaf.bit_length() > _MAX_INT_BITS:
             return Fault("integer too large for JSON readers", *path)
@@ -179,8 +185,8 @@ def _find_fault(value: object) -> Fault | None:
 
 
 def _leaves(
-    value: Any, path: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    value: object, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], object]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield (*path, "(a key)"), key

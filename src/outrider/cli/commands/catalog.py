@@ -11,7 +11,7 @@ import click
 from outrider.cli.output import json_option, say
 from outrider.cli.processes import named_module
 from outrider.errors import ConfigurationError
-from outrider.events.catalog import asyncapi, breaks
+from outrider.events.catalog import asyncapi, breaking_changes
 from outrider.events.catalog import catalog as read_catalog
 
 _modules = click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
@@ -61,7 +61,7 @@ def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
         before: dict[str, Any] = json.loads(against.read_text())
     except ValueError:
         raise click.UsageError(f"{against} is not JSON") from None
-    problems = breaks(before, _read(modules))
+    problems = breaking_changes(before, _read(modules))
     say({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
     raise SystemExit(1 if problems else 0)
 
