@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outrider import Outbox
 from outrider.testing.services import ServiceMissing, Services
+from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
 
 # A shell that starts us in the background has us ignore it, and so would all we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -22,6 +26,30 @@ _cost: dict[str, int] = {}
 def services() -> Iterator[Services]:
     with Services() as services:
         yield services
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(wake_up=False)
+
+
+@pytest.fixture(params=ASYNC_DRIVERS)
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """For writers: a new database for every driver, with transactions that can have savepoints."""
+    made = await engine_with_outbox(request.param, request, tmp_path)
+    if request.param.startswith("sqlite"):
+        transactional_sqlite(made)
+        await made.dispose()
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture(params=["postgresql+asyncpg", "sqlite+aiosqlite"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """For relays: a new database for every kind of store."""
+    made = await engine_with_outbox(request.param, request, tmp_path)
+    yield made
+    await made.dispose()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -74,7 +74,7 @@ class KafkaSink(_Restarts, SinkHarness):
 class KafkaGroup(_Restarts, SourceHarness):
     """With one partition, so that a second source has nothing to do."""
 
-    config = KafkaConfig(partitions=1, session_timeout=timedelta(seconds=6))
+    config = KafkaConfig(partitions=1, takeover_after=timedelta(seconds=6))
 
     def source(self) -> KafkaSource:
         return KafkaSource(self.server.url, self.topic, group=self.topic, config=self.config)

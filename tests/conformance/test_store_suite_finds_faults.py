@@ -14,7 +14,7 @@ from outrider.lanes import LaneLease
 from outrider.outcomes import ClaimedEvent, RefusedEvent
 from outrider.testing.memory_store import MemoryOutboxStore, MemoryRow
 from outrider.testing.store_suite import StoreSuite
-from tests.conformance.test_stores import MemoryHarness
+from tests.support.conformance.store_harnesses import MemoryHarness
 
 
 class SettlesWithAStaleToken(MemoryOutboxStore):

@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.accounts_client import Accounts, count, event_of, events_in, person
 from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.until import wait_until
 
 # Whatever happens in these tests happens because a commit has woken the relay up.
 NEVER_POLLS = {"OUTBOX_POLL_INTERVAL": "3600"}

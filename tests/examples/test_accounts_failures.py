@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, Database, fresh
 from tests.support.examples.accounts_client import Accounts, count, event_of
 from tests.support.examples.serving import PATIENCE, Application, serving
+from tests.support.until import wait_until
 
 # Other processes cannot wake a relay on SQLite up, and a dead one's lanes are soon free.
 QUICK = {"OUTBOX_POLL_INTERVAL_MS": "200", "OUTBOX_LEASE": "2"}

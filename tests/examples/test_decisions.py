@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.decisions_stage import Decisions
 from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.until import wait_until
 
 NO_REDIS = "redis://127.0.0.1:9"
 

@@ -14,10 +14,10 @@ import pytest
 from examples.decisions.events import SessionArchived, SessionCreated, SessionRenamed
 from outrider import EventMetadata
 from outrider.testing.services import Services
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import fresh_postgres
 from tests.support.examples.decisions_stage import CONSUMER, Backstage, Decisions
 from tests.support.examples.serving import PATIENCE, serving
+from tests.support.until import wait_until
 
 CRASHES = "tests.support.examples.decisions_crash"
 

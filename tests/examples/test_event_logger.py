@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.event_logger_client import Logger, ids, rows_in, texts
 from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.until import wait_until
 
 _numbers = count(1)
 

@@ -18,10 +18,10 @@ from examples.event_logger.app import create_app
 from examples.event_logger.settings import Settings
 from outrider import EventEnvelope
 from outrider.stream import StreamPublisher
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, Database, fresh
 from tests.support.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
 from tests.support.examples.serving import PATIENCE, Application, served, serving
+from tests.support.until import wait_until
 
 BACKLOG = 200
 

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.messaging_client import (
     FUTURE,
@@ -25,6 +24,7 @@ from tests.support.examples.messaging_client import (
     scheduled_message,
 )
 from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.until import wait_until
 
 ENVELOPE = {"event_type", "aggregate_type", "aggregate_id", "timestamp", "user_id", "request_id"}
 TRANSITION = {"id", "account_id", "status", "previous_status"}

@@ -21,12 +21,12 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
-from outrider.testing.services.servers.server import wait_until
 from tests.support.brokers.rabbitmq_queues import messages_in
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.messaging_client import Messaging, daily, group_message
 from tests.support.examples.serving import PATIENCE, serving
 from tests.support.processes.relay_process import RelayProcess
+from tests.support.until import wait_until
 
 GROUPS, SCHEDULED = "group_message_processing", "scheduled_message_processing"
 

@@ -24,10 +24,10 @@ from examples.messaging.settings import Settings
 from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.signals import Signal, WokenUp
 from outrider.testing.services import Services
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres
 from tests.support.examples.messaging_client import USER, Messaging, events_in, group_message
 from tests.support.examples.serving import PATIENCE, served, serving
+from tests.support.until import wait_until
 
 NO_BROKER = "amqp://nobody.invalid"
 REFUSE = """

@@ -20,8 +20,8 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from outrider.testing.services import Services
-from outrider.testing.services.servers.server import wait_until
 from tests.support.processes.producer_process import DRIVERS, UNDONE, Base, outbox
+from tests.support.until import wait_until
 
 KILLS = 300 if os.environ.get("OUTRIDER_FULL") else 25
 SEED = int(os.environ.get("OUTRIDER_SEED") or random.SystemRandom().randrange(2**32))

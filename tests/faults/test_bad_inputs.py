@@ -7,11 +7,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outrider import InvalidEvent, Outbox
-from tests.integration.conftest import database
+from tests.support.bad_events import BAD_EVENTS
 from tests.support.faults.scoreboard import Scoreboard
-from tests.unit.test_codec import BAD_EVENTS
-
-__all__ = ["database"]
 
 pytestmark = pytest.mark.faults
 

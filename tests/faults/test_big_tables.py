@@ -17,7 +17,7 @@ from outrider.store.postgres import statements as postgres_sql
 from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 from tests.support.faults.scoreboard import Scoreboard
 
 pytestmark = pytest.mark.faults
@@ -46,7 +46,7 @@ LANES = "ARRAY[" + ",".join(map(str, range(64))) + "]::smallint[]"
 @pytest.fixture(scope="module")
 def database(services: Services) -> Iterator[psycopg.Connection[Any]]:
     """Filled, partly settled, and with a forgotten transaction that pins the vacuum horizon."""
-    url = fresh_postgres(services)
+    url = create_database(services)
     with psycopg.connect(url, autocommit=True) as link, psycopg.connect(url) as forgotten:
         for statement in schema.statements("postgresql", NAMES):
             link.execute(statement.encode())
@@ -105,7 +105,7 @@ def test_plans_hold_though_nothing_was_pending_when_the_table_was_analyzed(
     services: Services,
 ) -> None:
     """The planner then takes an index of pending rows for empty, whatever dead ones it has."""
-    url = fresh_postgres(services)
+    url = create_database(services)
     with psycopg.connect(url, autocommit=True) as link, psycopg.connect(url) as forgotten:
         for statement in schema.statements("postgresql", NAMES):
             link.execute(statement.encode())

@@ -35,11 +35,13 @@ from outrider.testing.conformance.events import events
 from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
-from tests.faults.test_network import Proxies, link_to
-from tests.support.faults.flow import FULL, SEED, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.faults.proxies import Proxies, link_to
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL, SEED
 from tests.support.processes.effects_app import EFFECTS, WriteEffect, prepare_broker
 from tests.support.processes.linked_relay import publisher_of
+from tests.support.until import until
 
 CANCELS = 10_000 if FULL else 300
 AT_ONCE = 5
@@ -182,7 +184,7 @@ async def test_calls_cancelled_at_random_leave_nothing_behind(
     services: Services, links: Proxies, scoreboard: Scoreboard
 ) -> None:
     # given
-    url = fresh_database(services)
+    url = create_database(services)
     engine = open_engine(links["database"].url(url), pool_size=2 * AT_ONCE)
     await create_all(engine)
     async with engine.begin() as connection:

@@ -12,8 +12,10 @@ from sqlalchemy import text
 from outrider.testing.services import Services
 from tests.support.faults import clocks
 from tests.support.faults.clocks import Clock, JumpingPostgres
-from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, until
+from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL, SEED
+from tests.support.until import until
 
 JUMPS = 50 if FULL else 2
 HOUR = 3_600

@@ -14,11 +14,12 @@ import pytest
 from outrider import EventEnvelope, EventId
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.testing.services import Services
-from tests.faults.test_end_to_end import effects_database
-from tests.support.faults.flow import FULL, SEED, until
+from tests.support.faults.effects import effects_database
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL, SEED
 from tests.support.processes.effects_app import CONSUME
 from tests.support.processes.forked import ForkedRelay
+from tests.support.until import until
 
 KILLS, EVENTS = (500, 100_000) if FULL else (12, 600)
 AT_ONCE = 4

@@ -25,7 +25,10 @@ from outrider.store.engines import open_engine
 from outrider.store.postgres import statements as postgres_sql
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
-from tests.support.faults.flow import FULL, SEED, flowing, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.faults.flow import flowing
+from tests.support.limits import FULL, SEED
+from tests.support.until import until
 
 RELAYS = 20 if FULL else 6
 ROUNDS, EACH = (60, 1000) if FULL else (5, 200)
@@ -48,7 +51,7 @@ async def record(engine: AsyncEngine, *aggregates: str) -> None:
 @pytest.mark.fault("R6", "R11")
 async def test_relays_that_come_and_go_leave_no_lane_behind(services: Services) -> None:
     """All of them have the same name, as clones of one machine would."""
-    chance, engine = random.Random(SEED), open_engine(fresh_database(services), pool_size=40)
+    chance, engine = random.Random(SEED), open_engine(create_database(services), pool_size=40)
     await create_all(engine)
     bus, living, recorded = InMemoryEventBus(), list[OutboxRelay](), 0
     async with AsyncExitStack() as stack:
@@ -78,7 +81,7 @@ async def test_relays_that_come_and_go_leave_no_lane_behind(services: Services) 
 
 @pytest.mark.fault("Z4")
 async def test_aggregate_that_gets_nearly_everything_holds_up_no_other(services: Services) -> None:
-    engine, bus = open_engine(fresh_database(services)), InMemoryEventBus()
+    engine, bus = open_engine(create_database(services)), InMemoryEventBus()
     await create_all(engine)
     await record(engine, *["hot"] * HOT)
     await record(engine, *(f"a{n}" for n in range(500)))
@@ -104,7 +107,7 @@ async def test_table_does_not_swell_while_events_come_and_are_forgotten(
     services: Services,
 ) -> None:
     # given
-    engine, bus = open_engine(fresh_database(services)), InMemoryEventBus()
+    engine, bus = open_engine(create_database(services)), InMemoryEventBus()
     await create_all(engine)
     store, sizes = SqlOutboxStore(engine), list[int]()
     await store.open(lambda _: None)
@@ -144,7 +147,7 @@ async def test_relay_without_file_descriptors_waits_and_goes_on(
 ) -> None:
     settings = {"OUTBOX_LEASE": "5", "OUTBOX_POLL_INTERVAL_MS": "200"}
     async with flowing(
-        fresh_database(services), services.rabbitmq.url, tmp_path, **settings
+        create_database(services), services.rabbitmq.url, tmp_path, **settings
     ) as flow:
         # given
         await flow.reader.start()

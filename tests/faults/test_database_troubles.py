@@ -32,8 +32,10 @@ from outrider import signals as s
 from outrider.store.engines import open_engine
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Postgres, Services
-from tests.support.faults.flow import flowing, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.faults.flow import flowing
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.until import until
 
 CONFIG = RelayConfig(poll_interval=timedelta(milliseconds=200), lease=timedelta(seconds=5))
 END_SESSIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
@@ -97,7 +99,7 @@ async def test_relay_waits_while_the_database_lets_it_do_nothing(
     services: Services, trouble: str
 ) -> None:
     # given
-    url, role = fresh_database(services), f"relay_{uuid4().hex[:8]}"
+    url, role = create_database(services), f"relay_{uuid4().hex[:8]}"
     owner = open_engine(url)
     await create_all(owner)
     async with owner.begin() as connection:
@@ -211,7 +213,7 @@ async def test_relay_goes_on_in_a_database_that_was_restored_from_a_dump(
     services: Services,
 ) -> None:
     # given
-    before, after = fresh_database(services), fresh_database(services)
+    before, after = create_database(services), create_database(services)
     old = open_engine(before)
     await create_all(old)
     async with relaying(old) as it:
@@ -296,7 +298,7 @@ def copy_of(services: Services, server: Postgres) -> Standby:
 async def test_tables_are_brought_up_to_date_while_writers_and_relays_run(
     services: Services, tmp_path: Path, scoreboard: Scoreboard
 ) -> None:
-    database, broker = fresh_database(services), services.rabbitmq.url
+    database, broker = create_database(services), services.rabbitmq.url
     settings = {"OUTBOX_LEASE": "5", "OUTBOX_POLL_INTERVAL_MS": "200"}
     async with flowing(database, broker, tmp_path, **settings) as flow:
         # given: the tables of the first release, and writers that use them

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-import asyncpg
 import pytest
-from sqlalchemy import make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
-from tests.support.faults.flow import FULL, SEED, Flow, fresh_database, until
-from tests.support.processes.effects_app import CONSUME, EFFECTS, prepare_broker
+from tests.support.databases import create_database
+from tests.support.faults.effects import assert_once_and_in_order, effects_database, effects_in
+from tests.support.faults.flow import Flow
+from tests.support.limits import FULL
+from tests.support.processes.effects_app import CONSUME, prepare_broker
 from tests.support.processes.forked import ForkedRelay
+from tests.support.until import until
 
 EVENTS, AGGREGATES, KILLS = (10_000, 500, 50) if FULL else (600, 60, 4)
 BETWEEN_KILLS = 1.0 if FULL else 0.5
@@ -32,7 +31,7 @@ async def test_every_effect_once_and_in_order_whoever_is_killed(
 ) -> None:
     url, name = getattr(services, kind).url, f"flow{uuid4().hex[:12]}"
     settings = {**SETTINGS, "OUTBOX_TO": url, "OUTBOX_DESTINATION": name}
-    flow = Flow(fresh_database(services), services.rabbitmq.url, tmp_path, settings)
+    flow = Flow(create_database(services), services.rabbitmq.url, tmp_path, settings)
     processes: list[ForkedRelay] = []
     try:
         # given
@@ -67,37 +66,3 @@ async def test_every_effect_once_and_in_order_whoever_is_killed(
         for process in processes:
             process.kill()
         await flow.close()
-
-
-async def effects_database(services: Services) -> str:
-    """A database of the consumer's own, with its inbox and the table of effects."""
-    url = make_url(fresh_database(services)).set(drivername="postgresql+asyncpg")
-    engine = create_async_engine(url)
-    await create_all(engine)
-    async with engine.begin() as connection:
-        await connection.execute(text(EFFECTS))
-    await engine.dispose()
-    return url.render_as_string(hide_password=False)
-
-
-async def effects_in(url: str) -> list[tuple[UUID, str, int]]:
-    link = await asyncpg.connect(url.replace("+asyncpg", ""))
-    try:
-        return [
-            tuple(r)
-            for r in await link.fetch("SELECT id, aggregate, n FROM effects ORDER BY number")
-        ]
-    finally:
-        await link.close()
-
-
-def assert_once_and_in_order(flow: Flow, effects: list[tuple[UUID, str, int]]) -> None:
-    ids = [event_id for event_id, _, _ in effects]
-    again = len(ids) - len(set(ids))
-    missing, unexpected = flow.writers.committed - set(ids), set(ids) - flow.writers.committed
-    per_aggregate = defaultdict(list)
-    for _, aggregate, number in effects:
-        per_aggregate[aggregate].append(number)
-    reordered = [a for a, numbers in per_aggregate.items() if numbers != sorted(numbers)]
-    print(f"OUTRIDER_SEED={SEED}: {len(ids)} effects, {again} again, {len(missing)} missing")
-    assert (again, len(missing), len(unexpected), reordered) == (0, 0, 0, [])

@@ -17,7 +17,9 @@ from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topolog
 from outrider.brokers.redis import RedisPublisher
 from outrider.ports import EventPublisher
 from outrider.testing.services import Server, Services
-from tests.support.faults.flow import FULL, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.limits import FULL
+from tests.support.until import until
 
 OUTAGE = 60 if FULL else 4
 BATCHES, EACH, AGGREGATES = 20, 50, 40
@@ -64,7 +66,7 @@ async def published(engine: AsyncEngine) -> dict[str, int]:
 async def test_sink_that_is_down_holds_up_nobody_else_and_catches_up(
     services: Services, broker: Server
 ) -> None:
-    url = fresh_database(services).replace("postgresql", "postgresql+asyncpg", 1)
+    url = create_database(services).replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
     await create_all(engine)
     count = BATCHES * EACH

@@ -16,8 +16,8 @@ from outrider import DomainEvent, Outbox, OutboxRelay, RelayConfig, SqlOutboxSto
 from outrider.brokers.redis import RedisPublisher
 from outrider.store.engines import open_engine
 from outrider.testing.services import Server, Services
-from tests.support.faults.flow import FULL
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL
 
 SPEED = 20
 OUTAGE = 600 if FULL else 30

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.flow import FULL
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL
 from tests.support.mutations.mutate import edits_of, environment, mutated
 from tests.support.mutations.mutations import MUTATIONS
 

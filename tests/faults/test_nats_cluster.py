@@ -25,8 +25,9 @@ from outrider.errors import BrokerUnavailable
 from outrider.testing.conformance.receiving import acknowledge
 from outrider.testing.conformance.receiving import receive as receive_or_none
 from outrider.testing.services import Services
-from tests.support.faults.flow import FULL, until
 from tests.support.faults.nats_cluster import NatsCluster
+from tests.support.limits import FULL
+from tests.support.until import until
 
 KILLS = 20 if FULL else 1
 AGGREGATES = 20

@@ -14,7 +14,8 @@ from outrider import BrokerUnavailable, EventEnvelope, EventId
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.ports import Delivery
 from outrider.testing.services import Server, Services
-from tests.support.faults.flow import FULL, PATIENCE, SEED, until
+from tests.support.limits import FULL, MAX_WAIT_S, SEED
+from tests.support.until import until
 
 EVENTS = 20_000 if FULL else 600
 SOURCES = 4
@@ -99,7 +100,7 @@ async def test_sources_that_come_and_go_lose_nothing_and_keep_order(server: Serv
         server.own()
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         await asyncio.gather(*consuming)
 
     # then

@@ -5,48 +5,33 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
-from tests.faults.test_end_to_end import (
-    assert_once_and_in_order,
-    effects_database,
-    effects_in,
-    prepare_broker,
-)
+from tests.support.databases import create_database
 from tests.support.faults import linked_kafka
-from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
+from tests.support.faults.effects import assert_once_and_in_order, effects_database, effects_in
+from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
+from tests.support.faults.proxies import Proxies, link_to, links_to
 from tests.support.faults.scoreboard import Scoreboard
 from tests.support.faults.weather import Weather
+from tests.support.limits import FULL, SEED
+from tests.support.processes.effects_app import prepare_broker
 from tests.support.processes.linked_relay import COMMAND, LONGEST_CALL
 from tests.support.processes.relay_process import RelayProcess
+from tests.support.until import until
 
 FAULTS, FAULTS_TO_THE_END = (500, 60) if FULL else (8, 3)
 RELAYS, AGGREGATES = 2, 60
 CONSUME = ("consume", "tests.support.processes.effects_app:consumer")
 
-Proxies = dict[str, FaultyProxy]
-
 pytestmark = pytest.mark.faults
-
-
-@asynccontextmanager
-async def links_to(**urls: str) -> AsyncIterator[Proxies]:
-    async with AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(link_to(url)) for name, url in urls.items()}
-
-
-def link_to(url: str, listen: int = 0) -> FaultyProxy:
-    address = urlsplit(url)
-    return FaultyProxy(address.hostname or "", address.port or 0, listen=listen)
 
 
 def by_way_of(links: Proxies, database: str, broker: str) -> dict[str, str]:
@@ -79,7 +64,7 @@ async def nothing_is_left(services: Services, links: Proxies, *databases: str) -
 async def test_network_faults_lose_nothing_and_keep_the_order(
     services: Services, tmp_path: Path, scoreboard: Scoreboard
 ) -> None:
-    database, broker = fresh_database(services), services.rabbitmq.url
+    database, broker = create_database(services), services.rabbitmq.url
     async with links_to(database=database, notifications=database, broker=broker) as links:
         through = by_way_of(links, database, broker)
         async with flowing(database, broker, tmp_path, **through) as flow:
@@ -111,7 +96,7 @@ async def test_network_faults_lose_nothing_and_keep_the_order(
 async def test_network_faults_up_to_the_consumers_database_leave_each_effect_once_and_in_order(
     services: Services, tmp_path: Path, kind: str
 ) -> None:
-    database, effects = fresh_database(services), await effects_database(services)
+    database, effects = create_database(services), await effects_database(services)
     urls = {"database": database, "notifications": database, "effects": effects}
     async with broker_behind_links(services, kind) as (broker, ways), links_to(**urls) as links:
         links.update(ways)

@@ -10,10 +10,13 @@ from uuid import UUID
 import pytest
 
 from outrider.testing.services import Services
-from tests.support.faults.flow import BATCH, FULL, LOOPS, SEED, Flow, flowing, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL, SEED
 from tests.support.processes.forked import ForkedRelay
 from tests.support.processes.relay_app import STEPS
+from tests.support.until import until
 
 EVENTS, AGGREGATES = (20_000, 1_000) if FULL else (3_000, 300)
 KILLS = 500 if FULL else 20
@@ -32,7 +35,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture
 def places(services: Services, tmp_path: Path) -> tuple[str, str, Path]:
     """Database, broker, and a folder for logs."""
-    return fresh_database(services), services.rabbitmq.url, tmp_path
+    return create_database(services), services.rabbitmq.url, tmp_path
 
 
 async def test_all_events_of_many_writers_arrive_once_and_in_order(
@@ -59,7 +62,7 @@ async def test_killed_relays_lose_nothing_and_repeat_only_what_they_had_in_hand(
     services: Services, tmp_path: Path, scoreboard: Scoreboard, store: str, sink: str
 ) -> None:
     is_file = store == "sqlite"
-    database = f"sqlite:///{tmp_path / 'outbox.db'}" if is_file else fresh_database(services)
+    database = f"sqlite:///{tmp_path / 'outbox.db'}" if is_file else create_database(services)
     settings = {**SHORT, "OUTBOX_POLL_INTERVAL_MS": "50" if is_file else "500"}
     broker, kills = getattr(services, sink).url, KILLS if FULL or not is_file else 6
     async with flowing(database, broker, tmp_path, aggregates=AGGREGATES, **settings) as flow:
@@ -222,13 +225,13 @@ async def test_relays_share_the_lanes_evenly_and_inherit_those_of_one_that_leave
     async with flowing(*places, **LONG) as flow:
 
         async def are_even(among: list[ForkedRelay]) -> bool:
-            held = [len(await flow.decode_lanes(relay)) for relay in among]
+            held = [len(await flow.lanes_of(relay)) for relay in among]
             return sum(held) == 64 and max(held) - min(held) <= 1
 
         # given
         relays = await flow.start_relays(3)
         await until(lambda: are_even(relays), "an even share", LEASE)
-        (gone,) = {*(await flow.decode_lanes(relays[0])).values()}
+        (gone,) = {*(await flow.lanes_of(relays[0])).values()}
 
         # when
         relays[0].terminate()

@@ -13,19 +13,11 @@ import pytest
 from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.testing.services import Postgres, Server, Services
 from outrider.testing.services.keeper import processes_in
-from outrider.testing.services.servers.server import wait_until
-from tests.support.faults.flow import (
-    BATCH,
-    FULL,
-    LOOPS,
-    PATIENCE,
-    SEED,
-    Flow,
-    flowing,
-    fresh_database,
-    until,
-)
+from tests.support.databases import create_database
+from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL, MAX_WAIT_S, SEED
+from tests.support.until import until, wait_until
 
 OUTAGE = 60 if FULL else 2
 CRASHES, SESSIONS = (100 if FULL else 3), 3
@@ -68,7 +60,7 @@ async def writers_go_on(flow: Flow, events: int = 50) -> None:
 async def test_outage_of_the_broker_costs_no_attempts_and_ends_by_itself(
     services: Services, broker: Server, tmp_path: Path
 ) -> None:
-    async with flowing(fresh_database(services), broker.url, tmp_path, **SETTINGS) as flow:
+    async with flowing(create_database(services), broker.url, tmp_path, **SETTINGS) as flow:
         # given
         relays = await flow.start_relays(RELAYS)
         flow.writers.start(writers=8, pause=0.05)
@@ -144,7 +136,7 @@ async def time_to_progress(database: Postgres) -> float:
 
     began, before = time.monotonic(), await asyncio.to_thread(settled)
     while await asyncio.to_thread(settled) == before:
-        assert time.monotonic() < began + PATIENCE, f"stuck; OUTRIDER_SEED={SEED}"
+        assert time.monotonic() < began + MAX_WAIT_S, f"stuck; OUTRIDER_SEED={SEED}"
     return time.monotonic() - began
 
 
@@ -153,7 +145,7 @@ async def time_to_progress(database: Postgres) -> float:
 async def test_crashes_of_the_broker_cost_no_attempts_and_no_event(
     services: Services, tmp_path: Path, scoreboard: Scoreboard, kind: str
 ) -> None:
-    server, database = services.another(kind), fresh_database(services)
+    server, database = services.another(kind), create_database(services)
     async with flowing(database, server.url, tmp_path, **SETTINGS) as flow:
         # given
         relays = await flow.start_relays(RELAYS)
@@ -203,7 +195,7 @@ async def test_terminated_relay_does_not_wait_longer_than_its_grace_time_for_a_h
     services: Services, broker: Server, tmp_path: Path
 ) -> None:
     settings = {"OUTBOX_GRACE": "1", "OUTBOX_LEASE": "60"}
-    async with flowing(fresh_database(services), broker.url, tmp_path, **settings) as flow:
+    async with flowing(create_database(services), broker.url, tmp_path, **settings) as flow:
         # given
         (relay,) = await flow.start_relays(1)
         broker.own()
@@ -231,7 +223,7 @@ async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
 ) -> None:
     settings = {**REFUSED, "OUTBOX_AFTER_FAILURE": after_failure}
     async with flowing(
-        fresh_database(services), services.rabbitmq.url, tmp_path, binding="thing.*", **settings
+        create_database(services), services.rabbitmq.url, tmp_path, binding="thing.*", **settings
     ) as flow:
         # given
         await flow.reader.start()

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from outrider.testing.services import Services
-from tests.support.faults.flow import FULL, SEED, Flow, flowing, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.faults.flow import Flow, flowing
 from tests.support.faults.queue_reader import Delivery
+from tests.support.limits import FULL, SEED
 from tests.support.processes.relay_process import RelayProcess
+from tests.support.until import until
 
 RATE, STOPS, STEPS = (8_000, 12, 7) if FULL else (500, 2, 4)
 AGGREGATES = 100
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.faults
 async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_in_order(
     services: Services, tmp_path: Path, kind: str, relays: int
 ) -> None:
-    url = fresh_database(services) if kind == "postgresql" else f"sqlite:///{tmp_path}/outbox.db"
+    url = create_database(services) if kind == "postgresql" else f"sqlite:///{tmp_path}/outbox.db"
     events = EACH * AGGREGATES
     settings = {"OUTBOX_POLL_INTERVAL_MS": "100"}
     async with flowing(url, services.rabbitmq.url, tmp_path, **settings) as flow:

@@ -25,7 +25,8 @@ from tests.support.brokers.kafka_topics import (
     settle,
     unique,
 )
-from tests.support.faults.flow import fresh_database, until
+from tests.support.databases import create_database
+from tests.support.until import until
 
 pytestmark = pytest.mark.faults
 
@@ -53,7 +54,7 @@ async def test_partitions_added_while_running_lose_nothing(services: Services) -
 @pytest.mark.fault("B18")
 async def test_sink_that_lost_everything_gets_it_again_in_order(services: Services) -> None:
     # given
-    engine, stream = open_engine(fresh_database(services)), uuid4().hex
+    engine, stream = open_engine(create_database(services)), uuid4().hex
     await create_all(engine)
     async with engine.begin() as connection:
         events = [DomainEvent("thing.changed", "thing", n % 3, {"n": n}) for n in range(60)]

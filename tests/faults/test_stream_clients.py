@@ -18,9 +18,11 @@ from outrider.events.patterns import matches
 from outrider.recording.rows import insert, row_of
 from outrider.store.schema.migrate import create_all
 from outrider.testing.services import Services
-from tests.support.faults.flow import FULL, SEED, fresh_database, until
+from tests.support.databases import create_database
+from tests.support.limits import FULL, SEED
 from tests.support.pages.sse import Client, Cut, Message, Parser
 from tests.support.pages.stream_server import SiteProcess, happened, outbox
+from tests.support.until import until
 
 CLIENTS, EVENTS, WRITERS = (200, 2_000, 8) if FULL else (20, 300, 8)
 AGGREGATES, WINDOW = 100, 50
@@ -147,7 +149,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             f"sqlite+aiosqlite:///{tmp_path}/outbox.db", connect_args=patient
         )
     else:
-        url = fresh_database(request.getfixturevalue("services"))
+        url = create_database(request.getfixturevalue("services"))
         made = create_async_engine(url.replace("postgresql", "postgresql+asyncpg", 1), pool_size=12)
     await create_all(made)
     yield made

@@ -44,13 +44,14 @@ from outrider.settings.settings import read_settings
 from outrider.store.schema.migrate import create_all
 from outrider.stream import StreamManager, StreamPublisher
 from outrider.stream.delivered import SqlDeliveredEvents
-from tests.integration.conftest import fresh_postgres
-from tests.support.faults.flow import FULL, until
+from tests.support.canary import CANARY
+from tests.support.databases import create_database
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL
 from tests.support.pages.pages import page_of
 from tests.support.processes.effects_app import source_of
+from tests.support.until import until
 
-CANARY = "canary-5e1"
 PASSWORD, ERROR = f"{CANARY}-dsn", f"{CANARY}-error"
 CORRELATION = "correlation-5e1"
 EVENT = DomainEvent("order.placed", "order", "7", {"card": f"{CANARY}-payload"})
@@ -116,7 +117,7 @@ async def database(
     else:
         services, role = request.getfixturevalue("services"), f"canary_{uuid4().hex}"
         services.postgres.psql(f"create role {role} superuser login password '{PASSWORD}'")
-        url = make_url(fresh_postgres(services)).set(username=role, password=PASSWORD)
+        url = make_url(create_database(services)).set(username=role, password=PASSWORD)
         engine = create_async_engine(url.set(drivername="postgresql+asyncpg"))
     await create_all(engine)
     yield engine

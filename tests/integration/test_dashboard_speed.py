@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 from tests.support.pages.pages import page_of
 
 ROWS = 5_000_000 if os.environ.get("OUTRIDER_FULL") else 400_000
@@ -76,7 +76,7 @@ PAGES = [
 
 @pytest.fixture
 async def big(services: Services) -> AsyncIterator[AsyncEngine]:
-    url = fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
+    url = create_database(services).replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
     try:
         await _fill(engine)

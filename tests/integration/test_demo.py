@@ -21,8 +21,8 @@ from playwright.async_api import expect
 from outrider.cli.app import app
 from outrider.demo.story import Summary
 from outrider.testing.services.servers import postgres, rabbitmq
-from outrider.testing.services.servers.server import wait_until
 from tests.support.pages.browsing import PHONE, browser, watched
+from tests.support.until import wait_until
 
 PATIENCE = 90.0
 COMMAND = (sys.executable, "-m", "outrider", "demo")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import make_url
 
-from outrider import DomainEvent, Outbox, create_all
-from outrider.cli.app import app
 from outrider.testing.services import Services
+from tests.support.canary import CANARY
 from tests.support.databases import Database, fresh_postgres
-
-CANARY = "canary-7b1"
+from tests.support.doctor import doctor, prepare
 
 
 @pytest.fixture
@@ -26,23 +21,6 @@ def database(services: Services) -> Iterator[Database]:
     with fresh_postgres(services) as made:
         prepare(made)
         yield made
-
-
-def prepare(database: Database) -> None:
-    async def work() -> None:
-        engine = database.async_engine()
-        await create_all(engine)
-        async with engine.begin() as connection:
-            Outbox(wake_up=False).record(connection, DomainEvent("t.a", "t", "1", {"x": CANARY}))
-        await engine.dispose()
-
-    asyncio.run(work())
-
-
-def doctor(**environment: str) -> tuple[int, list[dict[str, Any]]]:
-    done = CliRunner().invoke(app, ["doctor", "--json"], env=environment, catch_exceptions=False)
-    assert CANARY not in done.output
-    return done.exit_code, json.loads(done.stdout)["findings"]
 
 
 def found(findings: list[dict[str, Any]], subject: str) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from outrider.brokers.rabbitmq import Exchange, Queue, RabbitMQPublisher, Topolo
 from outrider.ports import CheckResult
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.integration.test_doctor import doctor, prepare
 from tests.support.brokers.kafka_topics import create
 from tests.support.brokers.nats_streams import jetstream, unique
 from tests.support.databases import Database, fresh_postgres
+from tests.support.doctor import doctor, prepare
 from tests.support.relay_environment import publisher_from
 
 

@@ -22,14 +22,15 @@ from outrider.admin import OutboxRepository
 from outrider.consumer.inbox import CheckThenMark, MemoryProcessedEvents
 from outrider.integrations.faststream import InboxMiddleware, InboxSession, envelope_of
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
 from tests.support.brokers.faststream_brokers import PLACES, Place, Rabbit
-from tests.support.inbox_shop import Invoice, Shop, placed, until
+from tests.support.databases import create_database
+from tests.support.inbox_shop import Invoice, Shop, placed
+from tests.support.until import until
 
 
 @pytest.fixture
 async def shop(services: Services) -> AsyncIterator[Shop]:
-    url = fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
+    url = create_database(services).replace("postgresql", "postgresql+asyncpg", 1)
     made = Shop(create_async_engine(url))
     await create_all(made.engine)
     await made.open()

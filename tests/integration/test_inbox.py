@@ -22,7 +22,7 @@ from outrider.consumer.inbox import CheckThenMark, IdempotentHandler
 from outrider.consumer.scopes import GivenScope, Scope, current_scope, within
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema.tables import OutboxTables
-from tests.integration.conftest import DRIVERS, made_for, transactional_sqlite
+from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
 from tests.support.inbox_shop import (
     Customer,
     Invoice,
@@ -32,16 +32,16 @@ from tests.support.inbox_shop import (
     handler_of,
     invoice,
     placed,
-    until,
 )
+from tests.support.until import until
 
 outbox = Outbox(wake_up=False)
 
 
-@pytest.fixture(params=[*DRIVERS, "sqlite+aiosqlite, begun by us"])
+@pytest.fixture(params=[*ASYNC_DRIVERS, "sqlite+aiosqlite, begun by us"])
 async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
     driver, _, begun = request.param.partition(",")
-    engine = await made_for(driver, request, tmp_path)
+    engine = await engine_with_outbox(driver, request, tmp_path)
     if begun:
         transactional_sqlite(engine)
         await engine.dispose()
@@ -351,7 +351,7 @@ async def test_wrapped_handler_gets_its_session_without_any_scope(shop: Shop) ->
     assert current_scope() is None
 
 
-@pytest.mark.parametrize("shop", DRIVERS, indirect=True)
+@pytest.mark.parametrize("shop", ASYNC_DRIVERS, indirect=True)
 async def test_autocommit_is_refused_before_anything_is_marked(shop: Shop) -> None:
     engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
     inbox = SqlInbox(async_sessionmaker(engine))

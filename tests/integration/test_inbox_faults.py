@@ -29,16 +29,17 @@ from outrider.consumer.inbox import InboxCleanup
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
-from tests.integration.conftest import DRIVERS, fresh_postgres, made_for
-from tests.support.inbox_shop import OrderPlaced, Shop, invoice, placed, until
+from tests.support.canary import CANARY
+from tests.support.databases import ASYNC_DRIVERS, create_database, engine_with_outbox
+from tests.support.inbox_shop import OrderPlaced, Shop, invoice, placed
+from tests.support.until import until
 
-POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
-CANARY = "canary"
+POSTGRES = [driver for driver in ASYNC_DRIVERS if driver.startswith("postgresql")]
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=ASYNC_DRIVERS)
 async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
-    made = Shop(await made_for(request.param, request, tmp_path))
+    made = Shop(await engine_with_outbox(request.param, request, tmp_path))
     await made.open()
     yield made
     await made.engine.dispose()
@@ -203,7 +204,7 @@ async def test_locked_sqlite_costs_no_attempt(tmp_path: Path) -> None:
 @pytest.fixture
 async def consumer(services: Services) -> AsyncIterator[AsyncEngine]:
     """Connected as a role that has the printed grants, and may write its own table."""
-    owner = create_async_engine(fresh_postgres(services).replace("postgresql", POSTGRES[0], 1))
+    owner = create_async_engine(create_database(services).replace("postgresql", POSTGRES[0], 1))
     await schema.create_all(owner)
     await Shop(owner).open()
     role = f"consumer_{uuid4().hex[:8]}"

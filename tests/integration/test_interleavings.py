@@ -22,7 +22,7 @@ from outrider.recording.rows import Row, row_of
 from outrider.store.postgres.statements import Statements
 from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 from tests.support.store_world import FIRST, event_of
 
 SINK, LEASE, TOKEN = "default", timedelta(hours=1), 7
@@ -147,7 +147,7 @@ async def play(order: list[str], links: list[asyncpg.Connection[Any]]) -> Ended:
 
 @pytest.fixture
 async def links(services: Services) -> AsyncIterator[list[asyncpg.Connection[Any]]]:
-    url = fresh_postgres(services)
+    url = create_database(services)
     engine = create_async_engine(url.replace("postgresql", "postgresql+asyncpg", 1))
     async with engine.begin() as connection:
         await connection.run_sync(OutboxTables().metadata.create_all)

@@ -58,7 +58,7 @@ async def test_record_carries_key_and_cloudevents_headers(url: str) -> None:
         EventMetadata(correlation_id="c-1", user_id="ü-7")
     )
 
-    async with publishing(url, topic, KafkaConfig(partitions=1, source="/shop")) as publisher:
+    async with publishing(url, topic, KafkaConfig(partitions=1, cloudevents_source="/shop")) as publisher:
         await publisher.publish(sent)
     [found] = await records_in(url, topic)
 
@@ -226,8 +226,8 @@ async def test_topic_deleted_while_running_is_made_again(url: str) -> None:
     assert order_of(await records_in(url, topic)) == order_sent(batch)
 
 
-async def test_impossible_replication_is_one_clear_error(url: str) -> None:
-    config = KafkaConfig(partitions=1, replication=3)
+async def test_impossible_number_of_replicas_is_one_clear_error(url: str) -> None:
+    config = KafkaConfig(partitions=1, replicas=3)
 
     async with publishing(url, unique(), config) as publisher:
         with pytest.raises(ConfigurationError, match="InvalidReplicationFactorError"):

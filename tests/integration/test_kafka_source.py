@@ -108,7 +108,7 @@ async def test_dead_letter_is_the_record_with_its_reason_and_origin(url: str) ->
     topic, dead = unique(), unique("dead")
     [sent] = await send(url, topic, 1)
 
-    async with receiving(url, topic, dead_letter_topic=dead) as source:
+    async with receiving(url, topic, dead_letters=dead) as source:
         [delivery] = await receive(source, 1)
         await source.dead_letter(delivery, "send_invoice: ValueError")
     [original], [letter] = await records_in(url, topic), await records_in(url, dead)
@@ -186,7 +186,7 @@ IMPATIENT = KafkaConfig(
     partitions=1,
     connect_timeout=timedelta(seconds=1),
     publish_timeout=timedelta(seconds=1),
-    session_timeout=timedelta(seconds=6),
+    takeover_after=timedelta(seconds=6),
 )
 
 
@@ -293,7 +293,7 @@ class Handler:
 
 async def test_order_holds_while_sources_come_and_go_under_load(url: str) -> None:
     topic, journal = unique(), Journal()
-    config = KafkaConfig(partitions=6, session_timeout=timedelta(seconds=6))
+    config = KafkaConfig(partitions=6, takeover_after=timedelta(seconds=6))
     batch = [event(f"a{number % 200}") for number in range(10_000)]
 
     def consumer(name: str) -> EventConsumer:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
@@ -38,13 +37,14 @@ from outrider.store.schema import migrate as schema
 from outrider.testing.conformance.events import events, order_of
 from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
-from tests.faults.test_end_to_end import prepare_broker
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
+from tests.support.doubles import RecordingSink, SignalRecorder
 from tests.support.faults import linked_kafka
-from tests.support.faults.flow import until
+from tests.support.faults.proxies import link_to
 from tests.support.inbox_shop import Shop, placed
-from tests.support.processes.effects_app import source_of
+from tests.support.processes.effects_app import prepare_broker, source_of
 from tests.support.processes.linked_relay import OutboxWithTwoLinks, publisher_of
+from tests.support.until import until
 
 FULL = bool(os.environ.get("OUTRIDER_FULL"))
 QUICK = RelayConfig(poll_interval=timedelta(milliseconds=100), lease=timedelta(seconds=60))
@@ -52,47 +52,10 @@ PATIENCE = 60
 outbox = Outbox(wake_up=False)
 
 
-class Sink:
-    """Takes everything; `before` happens when a batch is about to be taken."""
-
-    def __init__(self) -> None:
-        self.got: list[UUID] = []
-        self.before: Callable[[], None] = lambda: None
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def publish(self, envelope: EventEnvelope, /) -> None:
-        await self.publish_all([envelope])
-
-    async def publish_all(self, envelopes: Any, /) -> None:
-        self.before()
-        self.got += [envelope.event_id for envelope in envelopes]
-
-
-class Watch:
-    """All signals of a relay."""
-
-    def __init__(self) -> None:
-        self.seen: list[s.Signal] = []
-
-    def __call__(self, signal: s.Signal) -> None:
-        self.seen.append(signal)
-
-    def of(self, *kinds: type) -> list[Any]:
-        return [signal for signal in self.seen if isinstance(signal, kinds)]
-
-
-def link_to(url: str, listen: int = 0) -> FaultyProxy:
-    address = urlsplit(url)
-    return FaultyProxy(address.hostname or "", address.port or 0, listen=listen)
-
-
 @pytest.fixture
 async def url(services: Services) -> str:
     """A database with the outbox in it."""
-    url = fresh_postgres(services)
+    url = create_database(services)
     engine = create_async_engine(with_driver(url))
     await schema.create_all(engine)
     await Shop(engine).open()
@@ -131,7 +94,7 @@ async def all_published(url: str) -> bool:
 async def test_silent_database_ends_every_call_at_its_deadline_and_no_event(url: str) -> None:
     async with link_to(url) as link, engine_to(link.url(url)) as engine:
         # given
-        recorded, sink, watch = await record(url, 20), Sink(), Watch()
+        recorded, sink, watch = await record(url, 20), RecordingSink(), SignalRecorder()
         store = PostgresOutboxStore(engine, timeout=timedelta(seconds=0.5))
         async with OutboxRelay(store, sink, QUICK, on_signal=watch):
             await until(lambda: all_published(url), "the first are published")
@@ -146,7 +109,7 @@ async def test_silent_database_ends_every_call_at_its_deadline_and_no_event(url:
 
             # then
             await until(lambda: all_published(url), "all are published")
-        assert sorted(sink.got) == sorted(recorded)
+        assert sorted(event.event_id for event in sink.got) == sorted(recorded)
         assert set(await column(url, "retry_count")) == {0}
         await engine.dispose()
         await until(lambda: link.connections == 0, "no connection is left")
@@ -158,7 +121,7 @@ async def test_settling_whose_reply_is_lost_is_repeated_and_nothing_is_published
 ) -> None:
     async with link_to(url) as link, engine_to(link.url(url)) as engine:
         # given
-        recorded, watch, sink = await record(url, 20), Watch(), Sink()
+        recorded, watch, sink = await record(url, 20), SignalRecorder(), RecordingSink()
         # One connection serves for all: there, the server knows the statements already.
         alone = replace(QUICK, loops=1, lease=timedelta(minutes=10), retention=None)
         store = PostgresOutboxStore(engine, timeout=timedelta(seconds=1))
@@ -174,7 +137,7 @@ async def test_settling_whose_reply_is_lost_is_repeated_and_nothing_is_published
             await until(lambda: bool(watch.of(s.StoreAvailable)), "the relay goes on")
 
         # then
-        assert sorted(sink.got) == sorted(recorded)
+        assert sorted(event.event_id for event in sink.got) == sorted(recorded)
         assert not watch.of(s.LeaseWasLost)
 
 
@@ -236,7 +199,7 @@ async def test_silent_listening_connection_is_replaced_and_polling_goes_on_meanw
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "_PROBE_INTERVAL_S", 1.0)
-    wake, sink, watch = Outbox(), Sink(), Watch()
+    wake, sink, watch = Outbox(), RecordingSink(), SignalRecorder()
 
     async def woken_up() -> bool:
         async with engine_to(url) as engine, AsyncSession(engine) as session, session.begin():
@@ -253,7 +216,9 @@ async def test_silent_listening_connection_is_replaced_and_polling_goes_on_meanw
             # when
             link.black_hole()
             before, recorded = link.connections, await record(url, 5)
-            await until(lambda: {*recorded} <= {*sink.got}, "polling finds them")
+            await until(
+                lambda: {*recorded} <= {event.event_id for event in sink.got}, "polling finds them"
+            )
             await until(lambda: link.connections > before, "the listener tries another")
             link.heal()
             watch.seen.clear()
@@ -413,7 +378,7 @@ async def test_late_echo_of_a_cancelled_call_is_not_taken_for_the_next(services:
 async def test_slow_sink_keeps_the_lease_and_has_one_batch_in_hand(
     url: str, services: Services
 ) -> None:
-    lease, watch = timedelta(seconds=2), Watch()
+    lease, watch = timedelta(seconds=2), SignalRecorder()
     config = RelayConfig(
         poll_interval=timedelta(milliseconds=100), lease=lease, batch_size=10, loops=1
     )

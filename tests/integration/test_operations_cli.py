@@ -21,9 +21,9 @@ from sqlalchemy import text
 
 from outrider import DomainEvent, Outbox, create_all
 from outrider.cli.app import app
+from tests.support.canary import CANARY
 from tests.support.databases import DIALECTS, Database, fresh
 
-CANARY = "canary-7b1"
 outbox = Outbox(wake_up=False)
 
 

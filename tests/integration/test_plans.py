@@ -15,7 +15,7 @@ from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
 from outrider.store.sqlite import statements as sqlite_sql
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 
 NAMES = OutboxNames()
 MILLION = """
@@ -34,7 +34,7 @@ ORDER BY n
 
 @pytest.fixture(scope="module")
 def psql(services: Services) -> Any:
-    url = fresh_postgres(services)
+    url = create_database(services)
     server = services.postgres
 
     def run(sql: str) -> str:

@@ -41,8 +41,7 @@ from tests.support.brokers.rabbitmq_queues import (
     publishing,
     unique,
 )
-
-CANARY = "canary-7b1"
+from tests.support.canary import CANARY
 
 
 @pytest.fixture

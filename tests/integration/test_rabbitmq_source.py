@@ -30,8 +30,8 @@ from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
+from tests.support.canary import CANARY
 
-CANARY = "canary-1e7"
 PATIENCE = 60
 
 

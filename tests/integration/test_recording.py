@@ -36,7 +36,7 @@ from outrider.signals import EventsRecorded, Signal
 from outrider.store.schema.names import OutboxNames
 from outrider.store.schema.tables import OutboxRecord, OutboxTables, map_outbox
 from outrider.testing.services import Services
-from tests.integration.conftest import business, fresh_postgres
+from tests.support.databases import business, create_database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +321,7 @@ def test_event_id_may_be_any_uuid() -> None:
 
 
 async def test_role_that_may_only_insert_can_record_and_read_nothing(services: Services) -> None:
-    database = fresh_postgres(services)
+    database = create_database(services)
     owner = create_async_engine(database.replace("postgresql", "postgresql+asyncpg", 1))
     await create_all(owner)
     async with owner.begin() as connection:

@@ -27,9 +27,9 @@ from outrider.testing.conformance.sending import kinds, outcomes_of
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
 from tests.support.brokers.redis_users import with_documented_rights, with_user
+from tests.support.canary import CANARY
 from tests.support.relay_environment import publisher_from
 
-CANARY = "canary-7b1"
 QUICK = RedisConfig(connect_timeout=timedelta(seconds=1), call_timeout=timedelta(seconds=1))
 
 

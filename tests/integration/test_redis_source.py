@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from outrider.testing.conformance.events import envelopes_of, events, order_of
 from outrider.testing.conformance.receiving import receive_some, receive_until
 from outrider.testing.services import Services
 from tests.support.brokers.redis_users import with_documented_rights, with_user
+from tests.support.until import until
 
 GROUP = "billing"
 CONFIG = RedisConfig(lease=timedelta(seconds=1))
@@ -68,12 +69,6 @@ async def stream(services: Services) -> AsyncIterator[Stream]:
         stream = Stream(url, client)
         yield stream
         await stream.close()
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await condition():  # noqa: ASYNC110 - the server tells nobody
-            await asyncio.sleep(0.01)
 
 
 def ids_of(deliveries: Sequence[Delivery]) -> list[Any]:

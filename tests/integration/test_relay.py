@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,8 @@ from outrider import (
 )
 from outrider import signals as s
 from outrider.observability.logging import log_signals
-from outrider.outcomes import ACCEPTED, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.outcomes import ACCEPTED, Outcome, Refused, Unknown
+from tests.support.doubles import RecordingSink, SignalRecorder
 
 outbox = Outbox()
 SOON = ExponentialRetry(first=timedelta(milliseconds=5), attempts=3)
@@ -36,72 +37,9 @@ FAST = RelayConfig(
 )
 
 
-class Sink:
-    """A publisher that asks the test about every event, and keeps the rule of prefixes."""
-
-    def __init__(self, answer: Callable[[EventEnvelope], Outcome] = lambda _: ACCEPTED) -> None:
-        self.answer = answer
-        self.got: list[EventEnvelope] = []
-        self.closed = 0
-        self.before: Callable[[], Any] = lambda: asyncio.sleep(0)
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None:
-        self.closed += 1
-
-    def __str__(self) -> str:
-        return "scripted sink"
-
-    async def publish(self, envelope: EventEnvelope, /) -> None:
-        await self.publish_all([envelope])
-
-    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
-        await self.before()
-        outcomes: list[Outcome] = []
-        stopped: set[str] = set()
-        for envelope in envelopes:
-            held = envelope.aggregate_id in stopped
-            outcome = Unknown("held back") if held else self.answer(envelope)
-            if outcome is ACCEPTED:
-                self.got.append(envelope)
-            else:
-                stopped.add(envelope.aggregate_id)
-            outcomes.append(outcome)
-        raise_unless_accepted(outcomes)
-
-    def has(self, count: int) -> bool:
-        return len({e.event_id for e in self.got}) == count
-
-    def of(self, aggregate: int) -> list[int]:
-        return [e.payload["n"] for e in self.got if e.aggregate_id == str(aggregate)]
-
-
-class Watch:
-    """All signals, and a way to wait for one."""
-
-    def __init__(self) -> None:
-        self.seen: list[s.Signal] = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, signal: s.Signal) -> None:
-        log_signals(signal)
-        self.seen.append(signal)
-        self._changed.set()
-
-    def of(self, kind: type) -> list[Any]:
-        return [signal for signal in self.seen if isinstance(signal, kind)]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def watch() -> SignalRecorder:
+    return SignalRecorder(also=log_signals)
 
 
 async def record(engine: AsyncEngine, *aggregates: int, start: int = 0) -> None:
@@ -121,14 +59,14 @@ async def column(engine: AsyncEngine, name: str) -> list[Any]:
         return list((await connection.execute(query)).scalars())
 
 
-def published(watch: Watch) -> int:
+def published(watch: SignalRecorder) -> int:
     return sum(len(signal.accepted) for signal in watch.of(s.BatchPublished))
 
 
 async def test_everything_arrives_in_order_and_is_settled(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
-    sink = Sink()
+    sink = RecordingSink()
     await record(database, *[n % 7 for n in range(500)])
 
     async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
@@ -143,11 +81,11 @@ async def test_everything_arrives_in_order_and_is_settled(
 
 
 async def test_commit_wakes_the_relay_long_before_its_poll(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     lazy = RelayConfig(poll_interval=timedelta(hours=1))
 
-    async with OutboxRelay(SqlOutboxStore(database), Sink(), lazy, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), RecordingSink(), lazy, on_signal=watch):
         await record(database, 1)
         await watch.until(lambda: published(watch) == 1)
 
@@ -156,9 +94,9 @@ async def test_commit_wakes_the_relay_long_before_its_poll(
 
 @pytest.mark.fault("E1")
 async def test_refused_event_waits_and_fails_while_others_arrive(
-    database: AsyncEngine, watch: Watch, caplog: pytest.LogCaptureFixture
+    database: AsyncEngine, watch: SignalRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
+    sink = RecordingSink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
     await record(database, 1, 2, 1, 3)
 
     async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
@@ -175,9 +113,9 @@ async def test_refused_event_waits_and_fails_while_others_arrive(
 
 
 async def test_failed_event_parks_its_aggregate_if_so_set(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
-    sink = Sink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
+    sink = RecordingSink(lambda e: Refused("no") if e.payload["n"] == 0 else ACCEPTED)
     await record(database, 1, 1, 2)
 
     async with OutboxRelay(SqlOutboxStore(database, park=True), sink, FAST, on_signal=watch):
@@ -189,10 +127,10 @@ async def test_failed_event_parks_its_aggregate_if_so_set(
 
 
 async def test_outage_costs_no_attempts_and_ends_by_itself(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     up = False
-    sink = Sink(lambda _: ACCEPTED if up else Unknown("no connection"))
+    sink = RecordingSink(lambda _: ACCEPTED if up else Unknown("no connection"))
     await record(database, *range(50))
 
     async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
@@ -209,9 +147,9 @@ async def test_outage_costs_no_attempts_and_ends_by_itself(
 
 
 async def test_sink_that_raises_unavailable_is_paused_for(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
-    sink, failures = Sink(), iter([True, True])
+    sink, failures = RecordingSink(), iter([True, True])
 
     async def fail_twice() -> None:
         if next(failures, False):
@@ -228,7 +166,7 @@ async def test_sink_that_raises_unavailable_is_paused_for(
 
 
 async def test_publisher_that_raises_costs_only_the_event_to_blame(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     def answer(envelope: EventEnvelope) -> Outcome:
         if envelope.payload["n"] == 3:
@@ -237,7 +175,7 @@ async def test_publisher_that_raises_costs_only_the_event_to_blame(
 
     await record(database, 1, 2, 3, 4, 4, 5)
 
-    async with OutboxRelay(SqlOutboxStore(database), Sink(answer), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), RecordingSink(answer), FAST, on_signal=watch):
         await watch.until(lambda: bool(watch.of(s.EventFailed)))
         await watch.until(lambda: published(watch) == 5)
 
@@ -247,7 +185,7 @@ async def test_publisher_that_raises_costs_only_the_event_to_blame(
 
 @pytest.mark.parametrize("damaged", ['{"user_id": 5}', '{"x": ' + "[" * 2_000 + "]" * 2_000 + "}"])
 async def test_damaged_row_is_set_aside_and_the_rest_flows(
-    database: AsyncEngine, watch: Watch, damaged: str
+    database: AsyncEngine, watch: SignalRecorder, damaged: str
 ) -> None:
     await record(database, 1, 1, 2)
     async with database.begin() as connection:
@@ -255,7 +193,7 @@ async def test_damaged_row_is_set_aside_and_the_rest_flows(
         damage = text(f"UPDATE outbox SET metadata = {json} WHERE position = 1")  # noqa: S608
         await connection.execute(damage, {"damaged": damaged})
 
-    async with OutboxRelay(SqlOutboxStore(database), Sink(), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), RecordingSink(), FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 2)
 
     assert await column(database, "status") == ["failed", "published", "published"]
@@ -265,7 +203,7 @@ async def test_damaged_row_is_set_aside_and_the_rest_flows(
 async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(
     database: AsyncEngine,
 ) -> None:
-    sink = Sink()
+    sink = RecordingSink()
 
     async def refuse() -> None:
         raise ConfigurationError("exchange 'shop' is of another type")
@@ -279,10 +217,10 @@ async def test_wrong_settings_of_a_sink_end_the_relay_with_their_error(
 
 @pytest.mark.fault("R7")
 async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
-    slow = Sink()
+    slow = RecordingSink()
 
     async def wait() -> None:
         entered.set()
@@ -303,16 +241,16 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
     assert await states(database) == {"published": 10, "pending": 20}
     assert watch.of(s.RelayStopped)[0].pending == 20
 
-    heir = Sink()
+    heir = RecordingSink()
     async with OutboxRelay(SqlOutboxStore(database), heir, patient, on_signal=watch):
         await watch.until(lambda: published(watch) == 30)
     assert not {e.event_id for e in heir.got} & {e.event_id for e in slow.got}
 
 
 async def test_cancelled_relay_leaves_its_work_for_the_next(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
-    entered, stuck = asyncio.Event(), Sink()
+    entered, stuck = asyncio.Event(), RecordingSink()
 
     async def hang() -> None:
         entered.set()
@@ -328,15 +266,15 @@ async def test_cancelled_relay_leaves_its_work_for_the_next(
         await running
 
     assert await states(database) == {"pending": 2}
-    async with OutboxRelay(SqlOutboxStore(database), Sink(), FAST, on_signal=watch):
+    async with OutboxRelay(SqlOutboxStore(database), RecordingSink(), FAST, on_signal=watch):
         await watch.until(lambda: published(watch) == 2)
 
 
 @pytest.mark.fault("R6")
 async def test_two_relays_share_the_work_without_duplicates(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
-    one, two = Sink(), Sink()
+    one, two = RecordingSink(), RecordingSink()
     config = replace(FAST, lease=timedelta(seconds=6))  # none is lost on a busy machine
     relays = [
         OutboxRelay(SqlOutboxStore(database), sink, config, on_signal=watch) for sink in (one, two)
@@ -358,10 +296,10 @@ async def test_two_relays_share_the_work_without_duplicates(
 
 @pytest.mark.fault("R8")
 async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     """Its renewals hang, as if the process had been cut off from the database."""
-    entered, stuck = asyncio.Event(), Sink()
+    entered, stuck = asyncio.Event(), RecordingSink()
 
     async def hang() -> None:
         entered.set()
@@ -386,10 +324,10 @@ async def test_relay_whose_lease_ran_out_publishes_and_settles_nothing_more(
 
 
 async def test_lease_that_is_renewed_while_a_batch_is_given_up_ends_no_relay(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     # given: a publisher that takes its time to give up, and a renewal that comes too late
-    sink, entered, giving_up, may_end = Sink(), *(asyncio.Event() for _ in range(3))
+    sink, entered, giving_up, may_end = RecordingSink(), *(asyncio.Event() for _ in range(3))
     store, may_renew, renewed = SqlOutboxStore(database), asyncio.Event(), asyncio.Event()
     lease = store.lease
 
@@ -424,7 +362,7 @@ async def test_lease_that_is_renewed_while_a_batch_is_given_up_ends_no_relay(
         await watch.until(lambda: sink.has(1))
 
 
-class Deadly(Sink):
+class Deadly(RecordingSink):
     """Whoever publishes the event of number 4 does not live to tell."""
 
     def __init__(self) -> None:
@@ -438,7 +376,7 @@ class Deadly(Sink):
         await super().publish_all(envelopes)
 
 
-async def run_until_death(database: AsyncEngine, sink: Deadly, watch: Watch) -> bool:
+async def run_until_death(database: AsyncEngine, sink: Deadly, watch: SignalRecorder) -> bool:
     """One life of a relay; whether it died. A dead one releases nothing."""
     sink.died.clear()
     store = SqlOutboxStore(database)
@@ -471,7 +409,7 @@ async def expire(engine: AsyncEngine) -> None:
 
 @pytest.mark.fault("E2")
 async def test_event_that_kills_its_relays_is_set_aside_and_the_rest_flows(
-    database: AsyncEngine, watch: Watch
+    database: AsyncEngine, watch: SignalRecorder
 ) -> None:
     await record(database, *range(10))
     sink, deaths = Deadly(), 0

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.canary import CANARY
+from tests.support.databases import create_database
 
 PATHS = ("livez", "readyz", "metrics", "other")
-CANARY = "canary0secret"
 
 
 def outrider(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,7 @@ def test_wrong_settings_are_one_clear_line(arguments: list[str], message: str, c
 
 
 def test_missing_tables_are_named_with_their_cure(services: Services) -> None:
-    url = fresh_postgres(services)
+    url = create_database(services)
 
     done = outrider("relay", "--database", url, "--to", services.rabbitmq.url)
 
@@ -94,7 +94,7 @@ def test_missing_tables_are_named_with_their_cure(services: Services) -> None:
 def test_relay_says_what_is_connected_and_ends_on_sigterm(
     services: Services, tmp_path: Path, workers: str
 ) -> None:
-    url = fresh_postgres(services)
+    url = create_database(services)
     assert outrider("schema", "apply", "--database", url).returncode == 0
     log = tmp_path / "log"
     with log.open("w") as output:
@@ -136,7 +136,7 @@ def fetch(url: str) -> tuple[int, str]:
 
 
 def test_health_port_tells_life_readiness_and_numbers(services: Services, tmp_path: Path) -> None:
-    url = fresh_postgres(services)
+    url = create_database(services)
     assert outrider("schema", "apply", "--database", url).returncode == 0
     port, word = free_port(), tmp_path / "notify"
     systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

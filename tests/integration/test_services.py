@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio
 
 from outrider.testing.services import KINDS, NotOurs, Server, Services, keeper
-from outrider.testing.services.servers.server import wait_until
+from tests.support.until import wait_until
 
 
 @pytest.fixture(params=KINDS)

@@ -22,7 +22,7 @@ from outrider.testing.services import (
 from outrider.testing.services.install import debian
 from outrider.testing.services.install.programs import Program
 from outrider.testing.services.servers import server as server_module
-from outrider.testing.services.servers.server import wait_until
+from tests.support.until import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -24,7 +24,7 @@ from outrider.store.postgres.connections import ConnectionPool
 from outrider.store.postgres.scan_start import ScanStart
 from outrider.store.postgres.store import PostgresOutboxStore
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 
 LEASE = timedelta(seconds=30)
 ALL = range(LANES)
@@ -190,7 +190,7 @@ class Clock:
 
 @pytest.fixture
 async def postgres(services: Services) -> AsyncIterator[AsyncEngine]:
-    url = fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
+    url = create_database(services).replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
     async with engine.begin() as connection:
         await connection.run_sync(outbox.tables.metadata.create_all)

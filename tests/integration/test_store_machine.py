@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider import SqlOutboxStore
-from tests.integration.conftest import made_for, transactional_sqlite
-from tests.support.faults.flow import FULL
+from tests.support.databases import engine_with_outbox, transactional_sqlite
+from tests.support.limits import FULL
 from tests.support.store_world import (
     AGGREGATES,
     WINDOW,
@@ -156,7 +156,7 @@ def check(runner: asyncio.Runner, make: Callable[[bool], World], *, small: int, 
 def test_store_keeps_its_promises_whatever_happens_in_whatever_order(
     driver: str, runner: asyncio.Runner, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    engine = runner.run(made_for(driver, request, tmp_path))
+    engine = runner.run(engine_with_outbox(driver, request, tmp_path))
     if driver.startswith("sqlite"):
         transactional_sqlite(engine)
         runner.run(engine.dispose())

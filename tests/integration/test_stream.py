@@ -25,23 +25,17 @@ from outrider.store.schema import migrate as schema
 from outrider.stream import StreamConfig, StreamFilter, StreamManager
 from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services import Server, Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 from tests.support.pages.sse import Client, Cut
-from tests.support.pages.stream_server import (
-    SiteProcess,
-    happened,
-    record,
-    relay_for,
-    site,
-    until,
-)
+from tests.support.pages.stream_server import SiteProcess, happened, record, relay_for, site
+from tests.support.until import until
 
 NO_WINDOW = StreamConfig(window=1)
 
 
 @pytest.fixture
 async def postgres(services: Services) -> AsyncIterator[AsyncEngine]:
-    url = fresh_postgres(services).replace("postgresql", "postgresql+asyncpg", 1)
+    url = create_database(services).replace("postgresql", "postgresql+asyncpg", 1)
     engine = create_async_engine(url)
     await schema.create_all(engine)
     yield engine
@@ -571,7 +565,7 @@ FROM generate_series(1, 200000) AS n ORDER BY random()
 
 @pytest.fixture(scope="module")
 def psql(services: Services) -> Any:
-    url, server = fresh_postgres(services), services.postgres
+    url, server = create_database(services), services.postgres
 
     def run(sql: str) -> str:
         command = (server.programs / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", url)

@@ -40,9 +40,9 @@ from outrider.settings.settings import read_settings
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.services import Services
 from outrider.testing.spy import OutboxSpy
+from tests.support.canary import CANARY
 from tests.support.processes.effects_app import prepare_broker, source_of
 
-CANARY = "canary-7b1"
 outbox = Outbox(wake_up=False)
 
 

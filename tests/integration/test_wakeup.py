@@ -19,9 +19,9 @@ from outrider.recording.outbox import Outbox
 from outrider.recording.rows import row_of
 from outrider.store.schema.names import OutboxNames
 from outrider.store.schema.tables import OutboxTables
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 
 
 class Listener:
@@ -57,7 +57,7 @@ class Listener:
 
 @pytest.fixture
 def url(services: Services) -> str:
-    return fresh_postgres(services)
+    return create_database(services)
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ async def test_rollback_wakes_nobody(session: AsyncSession, listener: Listener) 
 
 
 async def test_many_commits_share_few_wake_ups(session: AsyncSession, listener: Listener) -> None:
-    waker = waker_of(session.get_bind().engine, "outbox_channel")
+    notifier = notifier_for(session.get_bind().engine, "outbox_channel")
 
     for _ in range(1_000):
-        waker.notify()
+        notifier.notify()
 
     await listener.next()
     assert await listener.until_end() < 200
@@ -170,12 +170,12 @@ async def test_wake_up_that_fails_is_said_once_and_costs_nothing(
 
     logger = logging.getLogger("outrider.wakeup")
     logger.addHandler(handler := Said())
-    waker = waker_of(engine.sync_engine, "outbox_channel")
+    notifier = notifier_for(engine.sync_engine, "outbox_channel")
 
-    waker.notify()
+    notifier.notify()
     assert await asyncio.to_thread(said.wait, 10)
     for _ in range(5):
-        waker.notify()
+        notifier.notify()
         await asyncio.sleep(0.02)
     logger.removeHandler(handler)
 
@@ -191,7 +191,7 @@ async def test_wake_up_recovers_after_the_database_came_back(services: Services)
     server = services.another("postgres")
     engine = create_async_engine(server.url.replace("postgresql", "postgresql+asyncpg", 1))
     names = OutboxNames()
-    waker = waker_of(engine.sync_engine, names.channel)
+    notifier = notifier_for(engine.sync_engine, names.channel)
 
     async def heard() -> None:
         connection = await asyncpg.connect(server.url)
@@ -199,13 +199,13 @@ async def test_wake_up_recovers_after_the_database_came_back(services: Services)
         await connection.add_listener(names.channel, listener)
         async with asyncio.timeout(20):
             while not listener.heard:
-                waker.notify()
+                notifier.notify()
                 await asyncio.sleep(0.02)
         await connection.close()
 
     await heard()
     await asyncio.to_thread(server.kill)
-    waker.notify()
+    notifier.notify()
     await asyncio.to_thread(server.start)
     await heard()
     await engine.dispose()
@@ -216,7 +216,7 @@ async def test_relay_of_the_same_process_is_called_directly(tmp_path: object) ->
     async with engine.begin() as connection:
         await connection.run_sync(OutboxTables().metadata.create_all)
     pokes: list[str] = []
-    stop = waker_of(engine.sync_engine, "outbox_channel").subscribe(pokes.append)
+    stop = notifier_for(engine.sync_engine, "outbox_channel").subscribe(pokes.append)
 
     async with AsyncSession(engine) as session:
         async with session.begin():

@@ -8,8 +8,8 @@ import pytest
 
 from model.search import HERE, search
 from model.variants import VARIANTS, Variant
-from tests.support.faults.flow import FULL
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.limits import FULL
 
 
 @pytest.mark.fault(line="S-15")

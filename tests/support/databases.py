@@ -1,4 +1,4 @@
-"""Fresh databases for tests of the tables, and what is in them as plain data."""
+"""New databases for tests, and what is in them as plain data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    NullPool,
+    String,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 
+ASYNC_DRIVERS = ["postgresql+asyncpg", "postgresql+psycopg", "sqlite+aiosqlite"]
 DIALECTS = ["postgresql", "sqlite"]
 DRIVERS = {
     "postgresql": ("postgresql+psycopg", "postgresql+asyncpg"),
@@ -97,13 +113,19 @@ def insert(table: str = "outbox") -> str:
     )
 
 
+def create_database(services: Services) -> str:
+    """Create an empty database; return its URL, with no driver named."""
+    name = f"test_{uuid.uuid4().hex}"
+    services.postgres.psql(f"create database {name}")
+    return make_url(services.postgres.url).set(database=name).render_as_string(False)
+
+
 @contextmanager
 def fresh_postgres(services: Services) -> Iterator[Database]:
-    name = f"schema_{uuid.uuid4().hex[:12]}"
-    services.postgres.psql(f"create database {name}")
-    url = make_url(services.postgres.url).set(database=name)
-    yield Database(url.render_as_string(hide_password=False))
-    services.postgres.psql(f"drop database {name} with (force)")
+    """Create an empty database and drop it at the end."""
+    url = create_database(services)
+    yield Database(url)
+    services.postgres.psql(f"drop database {make_url(url).database} with (force)")
 
 
 @contextmanager
@@ -120,3 +142,34 @@ def pipe(services: Services, database: Database, sql: str) -> None:
     server = services.postgres
     psql = (server.programs / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database.url)
     server.run(*psql, stdin=sql)
+
+
+business = Table("business", MetaData(), Column("id", String, primary_key=True))
+
+
+async def engine_with_outbox(
+    driver: str, request: pytest.FixtureRequest, folder: Path
+) -> AsyncEngine:
+    """An engine to a new database that has the outbox and a business table."""
+    if driver.startswith("sqlite"):
+        engine = create_async_engine(f"{driver}:///{folder}/outbox.db")
+    else:
+        url = create_database(request.getfixturevalue("services"))
+        engine = create_async_engine(url.replace("postgresql", driver, 1))
+    async with engine.begin() as connection:
+        await connection.run_sync(OutboxTables().metadata.create_all)
+        await connection.run_sync(business.metadata.create_all)
+    return engine
+
+
+def transactional_sqlite(engine: AsyncEngine) -> None:
+    """Begin each transaction explicitly: the driver begins none before the first write, and a
+    savepoint needs one."""
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def leave_begin_to_us(connection: object, _record: object) -> None:
+        connection.isolation_level = None  # type: ignore[attr-defined]
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: object) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # type: ignore[attr-defined]

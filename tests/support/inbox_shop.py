@@ -117,9 +117,3 @@ class Shop:
 
 def placed(order_id: int = 1) -> EventEnvelope:
     return OrderPlaced(order_id=order_id).to_envelope()
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await condition():  # noqa: ASYNC110 - a server is asked
-            await asyncio.sleep(0.01)

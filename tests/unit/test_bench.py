@@ -99,7 +99,7 @@ def test_page_shows_the_recorded_results(tmp_path: Path) -> None:
 
 def test_every_part_is_on_the_page() -> None:
     page = (report.DOCS / report.PAGE).read_text()
-    raw_limits = {"rabbitmq", "rabbitmq_consume"}
+    raw_limits = {"rabbitmq"}
 
     assert {name for name in PARTS if f"<!-- bench: {name} -->" not in page} == raw_limits
 

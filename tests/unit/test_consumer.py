@@ -32,22 +32,13 @@ from outrider.signals import (
     SourceUnavailable,
 )
 from outrider.testing.memory_broker import MemoryBroker
+from tests.support.doubles import RecordingHandler
+from tests.support.until import until
 
 Work = Callable[[EventEnvelope], Awaitable[Any]]
 AT_ONCE: RetryPolicy = ExponentialRetry(
     first=timedelta(microseconds=1), cap=timedelta(microseconds=1), attempts=3
 )
-
-
-class Handler:
-    def __init__(self, work: Work | None = None, name: str = "handler") -> None:
-        self.name, self._work = name, work
-        self.seen: list[EventEnvelope] = []
-
-    async def handle(self, envelope: EventEnvelope, /) -> None:
-        if self._work is not None:
-            await self._work(envelope)
-        self.seen.append(envelope)
 
 
 def event(aggregate: str = "a", number: int = 0, event_type: str = "thing.changed") -> DomainEvent:
@@ -67,7 +58,7 @@ def broker() -> MemoryBroker:
 
 @asynccontextmanager
 async def consuming(
-    broker: MemoryBroker, *handlers: Handler, **settings: Any
+    broker: MemoryBroker, *handlers: RecordingHandler, **settings: Any
 ) -> AsyncIterator[list[Signal]]:
     told: list[Signal] = []
     given = {"retry": AT_ONCE, **settings}
@@ -81,29 +72,24 @@ async def consuming(
         yield told
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.001)
-
-
 async def unacknowledged(broker: MemoryBroker) -> list[EventEnvelope | None]:
     """What the next consumer of the group would get."""
     return [delivery.envelope for delivery in await broker.source().receive(1000)]
 
 
 async def test_consumer_is_a_subscriber_and_brings_events_to_handlers(broker: MemoryBroker) -> None:
-    handler, other = Handler(), Handler()
+    handler, other = RecordingHandler(), RecordingHandler()
     consumer = EventConsumer(broker.source())
     consumer.subscribe_all(["thing.changed", "thing.made"], handler)
     consumer.subscribe("other.*", other)
     sent = await send(broker, event("a"), event("b", event_type="thing.made"))
 
     async with consumer, asyncio.timeout(10):
-        await until(lambda: len(handler.seen) == 2)
+        await until(lambda: len(handler.handled) == 2)
 
     assert isinstance(consumer, EventSubscriber)
-    assert handler.seen == sent
-    assert other.seen == []
+    assert handler.handled == sent
+    assert other.handled == []
     assert await unacknowledged(broker) == []
 
 
@@ -118,15 +104,15 @@ async def test_aggregates_are_handled_side_by_side_and_each_in_order(broker: Mem
         await asyncio.sleep(0.001 if envelope.payload["n"] % 2 else 0)
         running[key] -= 1
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     await send(broker, *(event(f"a{n % 7}", n) for n in range(140)))
 
     async with consuming(broker, handler, concurrency=4):
-        await until(lambda: len(handler.seen) == 140)
+        await until(lambda: len(handler.handled) == 140)
 
     for number in range(7):
         key = f"a{number}"
-        mine = [e.payload["n"] for e in handler.seen if e.aggregate_id == key]
+        mine = [e.payload["n"] for e in handler.handled if e.aggregate_id == key]
         assert mine == sorted(mine)
         assert most[key] == 1
     assert most["all"] == 4
@@ -141,7 +127,9 @@ async def test_acknowledged_only_after_the_handler_is_done(broker: MemoryBroker)
 
     [sent] = await send(broker, event())
     source = broker.source()
-    consumer = EventConsumer(source, [("*", Handler(work))], ConsumerConfig(grace=timedelta(0)))
+    consumer = EventConsumer(
+        source, [("*", RecordingHandler(work))], ConsumerConfig(grace=timedelta(0))
+    )
     async with asyncio.timeout(10):
         await consumer.start()
         await started.wait()
@@ -157,13 +145,13 @@ async def test_failed_event_is_tried_again_before_its_successors(broker: MemoryB
         if envelope.payload["n"] == 0 and (trouble := next(troubles, None)):
             raise trouble
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     await send(broker, event("a", 0), event("a", 1), event("b", 2))
 
     async with consuming(broker, handler):
-        await until(lambda: len(handler.seen) == 3)
+        await until(lambda: len(handler.handled) == 3)
 
-    assert [e.payload["n"] for e in handler.seen if e.aggregate_id == "a"] == [0, 1]
+    assert [e.payload["n"] for e in handler.handled if e.aggregate_id == "a"] == [0, 1]
     assert broker.dead_letters == []
 
 
@@ -173,11 +161,11 @@ async def test_out_of_attempts_it_is_set_aside_and_the_rest_goes_on(broker: Memo
         if envelope.payload["n"] == 0:
             raise ValueError("canary-7b1")
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     sent = await send(broker, event("a", 0), event("a", 1))
 
     async with consuming(broker, handler) as told:
-        await until(lambda: len(handler.seen) == 1 and bool(broker.dead_letters))
+        await until(lambda: len(handler.handled) == 1 and bool(broker.dead_letters))
 
     assert [letter.reason for letter in broker.dead_letters] == ["handler: ValueError"]
     [aside] = [signal for signal in told if isinstance(signal, EventDeadLettered)]
@@ -198,7 +186,7 @@ async def test_what_cannot_be_decoded_is_set_aside_at_once(broker: MemoryBroker)
     await send(broker, event())
     broker.put(b"no event at all")
 
-    async with consuming(broker, Handler(work)):
+    async with consuming(broker, RecordingHandler(work)):
         await until(lambda: len(broker.dead_letters) == 2)
 
     assert calls == 1
@@ -212,11 +200,11 @@ async def test_database_that_is_away_costs_no_attempts(broker: MemoryBroker) -> 
         if trouble := next(troubles, None):
             raise trouble
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     await send(broker, event())
 
     async with consuming(broker, handler):
-        await until(lambda: len(handler.seen) == 1)
+        await until(lambda: len(handler.handled) == 1)
 
     assert broker.dead_letters == []
 
@@ -225,7 +213,7 @@ async def test_database_that_is_away_costs_no_attempts(broker: MemoryBroker) -> 
 async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
     broker: MemoryBroker,
 ) -> None:
-    handler = Handler()
+    handler = RecordingHandler()
     await send(broker, event())
     for _ in range(3):
         dying = broker.source()
@@ -235,7 +223,7 @@ async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
     async with consuming(broker, handler, max_deliveries=3):
         await until(lambda: bool(broker.dead_letters))
 
-    assert handler.seen == []
+    assert handler.handled == []
     assert broker.dead_letters[0].reason == "was handed out 4 times"
 
 
@@ -243,11 +231,11 @@ async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
 async def test_event_without_a_handler_follows_the_setting(
     broker: MemoryBroker, unhandled: str, letters: int
 ) -> None:
-    handler = Handler()
+    handler = RecordingHandler()
     await send(broker, event("a", event_type="other.made"), event("b"))
 
     async with consuming(broker, handler, unhandled=unhandled):
-        await until(lambda: len(handler.seen) == 1)
+        await until(lambda: len(handler.handled) == 1)
 
     assert await unacknowledged(broker) == []
     assert len(broker.dead_letters) == letters
@@ -261,7 +249,7 @@ async def test_broker_that_goes_away_and_comes_back_loses_nothing(broker: Memory
         started.set()
         await go_on.wait()
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     once = IdempotentHandler(handler, store)
     sent = await send(broker, *(event("a", n) for n in range(5)))
 
@@ -269,13 +257,13 @@ async def test_broker_that_goes_away_and_comes_back_loses_nothing(broker: Memory
         await started.wait()
         broker.stop()
         go_on.set()
-        await until(lambda: len(handler.seen) == 1)
+        await until(lambda: len(handler.handled) == 1)
         await until(lambda: any(isinstance(signal, SourceUnavailable) for signal in told))
         broker.start()
-        await until(lambda: len(handler.seen) == 5)
+        await until(lambda: len(handler.handled) == 5)
 
     assert any(isinstance(signal, SourceAvailable) for signal in told)
-    assert handler.seen == sent
+    assert handler.handled == sent
     assert await unacknowledged(broker) == []
 
 
@@ -285,7 +273,7 @@ async def test_no_more_than_the_limit_is_in_hand(broker: MemoryBroker) -> None:
     async def work(_: EventEnvelope) -> None:
         await go_on.wait()
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     await send(broker, *(event(f"a{n}", n) for n in range(30)))
     source = broker.source()
     config = ConsumerConfig(prefetch=8, concurrency=20)
@@ -296,7 +284,7 @@ async def test_no_more_than_the_limit_is_in_hand(broker: MemoryBroker) -> None:
             await asyncio.sleep(0)
         assert len(source._in_hand) == 8
         go_on.set()
-        await until(lambda: len(handler.seen) == 30)
+        await until(lambda: len(handler.handled) == 30)
 
 
 async def test_stop_finishes_what_runs_and_gives_back_what_waits(broker: MemoryBroker) -> None:
@@ -306,14 +294,14 @@ async def test_stop_finishes_what_runs_and_gives_back_what_waits(broker: MemoryB
         started.set()
         await go_on.wait()
 
-    handler = Handler(work)
+    handler = RecordingHandler(work)
     sent = await send(broker, event("a", 0), event("a", 1))
 
     async with consuming(broker, handler) as told:
         await started.wait()
         asyncio.get_running_loop().call_later(0.01, go_on.set)
 
-    assert handler.seen == sent[:1]
+    assert handler.handled == sent[:1]
     assert await unacknowledged(broker) == sent[1:]
     assert [s.handled for s in told if isinstance(s, ConsumerStopped)] == [1]
 
@@ -328,7 +316,7 @@ async def test_stop_does_not_wait_for_a_retry(broker: MemoryBroker) -> None:
     hours = ExponentialRetry(first=timedelta(hours=1), cap=timedelta(hours=1))
     [sent] = await send(broker, event())
 
-    async with consuming(broker, Handler(work), retry=hours):
+    async with consuming(broker, RecordingHandler(work), retry=hours):
         await failed.wait()
 
     assert await unacknowledged(broker) == [sent]
@@ -347,7 +335,7 @@ async def test_source_that_breaks_its_promise_ends_the_consumer(broker: MemoryBr
 
     source.acknowledge = broken  # type: ignore[method-assign]
     await send(broker, event())
-    consumer = EventConsumer(source, [("*", Handler())])
+    consumer = EventConsumer(source, [("*", RecordingHandler())])
 
     with pytest.raises(RuntimeError, match="a bug of the source"):
         await asyncio.wait_for(consumer.run(), 10)

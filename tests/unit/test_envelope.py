@@ -16,9 +16,8 @@ import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
 from outrider.events.cloudevents import from_structured
+from tests.support.canary import CANARY
 from tests.support.shop import AccountOpened, OrderPlaced
-
-CANARY = "canary-user-7"
 
 
 def envelope(**fields: Any) -> EventEnvelope:

@@ -22,8 +22,7 @@ from outrider.integrations.fastapi import (
     outrider_lifespan,
 )
 from outrider.lifecycle import BackgroundService
-
-CANARY = "canary-7b1"
+from tests.support.canary import CANARY
 
 
 class Part(BackgroundService):

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.testing.faulty_proxy import FaultyProxy
+from tests.support.until import until
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PATIENCE = 30
@@ -61,12 +62,6 @@ async def connected(link: FaultyProxy) -> AsyncIterator[Pair]:
 async def said(pair: Pair, text: bytes) -> bytes:
     pair[1].write(text)
     return await pair[0].readexactly(len(text))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the network tells nobody
-            await asyncio.sleep(0.005)
 
 
 async def is_cut(pair: Pair) -> bool:

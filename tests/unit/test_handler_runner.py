@@ -17,6 +17,7 @@ from outrider.consumer.scopes import GivenScope, Scope, current_scope
 from outrider.observability.opentelemetry import TracedHandler
 from outrider.ports import EventHandler
 from outrider.signals import EventHandled, Signal
+from tests.support.doubles import RecordingHandler
 from tests.support.shop import AccountOpened
 
 QUICK = timedelta(milliseconds=20)
@@ -24,15 +25,6 @@ QUICK = timedelta(milliseconds=20)
 
 def created() -> EventEnvelope:
     return AccountOpened(account_id=uuid4(), email="a@example.org").to_envelope()
-
-
-class Handler:
-    def __init__(self, name: str, work: Callable[[EventEnvelope], Awaitable[object]]) -> None:
-        self.name, self._work, self.calls = name, work, 0
-
-    async def handle(self, envelope: EventEnvelope, /) -> None:
-        self.calls += 1
-        await self._work(envelope)
 
 
 async def fine(_: EventEnvelope) -> None:
@@ -80,7 +72,7 @@ async def cancels_its_task(_: EventEnvelope) -> None:
     ids=lambda work: work.__name__,
 )
 async def test_misbehaving_handler_fails_alone(work: Callable[..., Awaitable[None]]) -> None:
-    bad, good = Handler("bad", work), Handler("good", fine)
+    bad, good = RecordingHandler(work, "bad"), RecordingHandler(fine, "good")
     calls = HandlerRunner(timeout=QUICK)
 
     failures = await calls.deliver(created(), [bad, good])
@@ -96,7 +88,7 @@ async def test_handler_that_cannot_be_ended_is_left_behind(
     monkeypatch.setattr("outrider.consumer.handler_runner._TO_END", 0.01)
     calls = HandlerRunner(timeout=QUICK)
 
-    failures = await calls.deliver(created(), [Handler("bad", never_ends)])
+    failures = await calls.deliver(created(), [RecordingHandler(never_ends, "bad")])
 
     assert "took longer" in failures[0].reason
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -114,7 +106,7 @@ async def test_our_own_cancellation_ends_the_handler_and_goes_on() -> None:
         finally:
             ended.append(True)
 
-    calling = asyncio.create_task(HandlerRunner().deliver(created(), [Handler("h", work)]))
+    calling = asyncio.create_task(HandlerRunner().deliver(created(), [RecordingHandler(work, "h")]))
     await started.wait()
     calling.cancel()
 
@@ -130,7 +122,11 @@ async def test_only_those_that_failed_run_again_until_the_event_is_forgotten() -
         if trouble := next(troubles, None):
             raise trouble
 
-    good, bad, envelope = Handler("good", fine), Handler("bad", fails_once), created()
+    good, bad, envelope = (
+        RecordingHandler(fine, "good"),
+        RecordingHandler(fails_once, "bad"),
+        created(),
+    )
     calls = HandlerRunner()
 
     first = await calls.deliver(envelope, [good, bad])
@@ -146,11 +142,11 @@ async def test_only_those_that_failed_run_again_until_the_event_is_forgotten() -
 async def test_error_decides_what_is_done_and_its_text_stays_out_of_the_reason() -> None:
     errors = [DatabaseUnavailable("away"), DecodeError("field x"), ValueError("canary-7b1")]
 
-    def raising(error: Exception) -> Handler:
+    def raising(error: Exception) -> RecordingHandler:
         async def work(_: EventEnvelope) -> None:
             raise error
 
-        return Handler(type(error).__name__, work)
+        return RecordingHandler(work, type(error).__name__)
 
     failures = await HandlerRunner().deliver(created(), [raising(error) for error in errors])
 
@@ -171,7 +167,11 @@ async def test_every_call_is_told_with_its_outcome() -> None:
             yield name != "seen"
 
     calls = HandlerRunner(inbox=Seen(), on_signal=told.append)
-    handlers = [Handler("ok", fine), Handler("seen", fine), Handler("bad", fails)]
+    handlers = [
+        RecordingHandler(fine, "ok"),
+        RecordingHandler(fine, "seen"),
+        RecordingHandler(fails, "bad"),
+    ]
     envelope = created()
     await calls.deliver(envelope, handlers)
     await calls.deliver(envelope, handlers, attempt=2, last=True)
@@ -185,7 +185,7 @@ async def test_every_call_is_told_with_its_outcome() -> None:
 async def test_what_an_idempotent_handler_skips_is_a_duplicate(
     wrap: Callable[[IdempotentHandler], EventHandler],
 ) -> None:
-    outcomes, envelope, work = list[str](), created(), Handler("invoice", fine)
+    outcomes, envelope, work = list[str](), created(), RecordingHandler(fine, "invoice")
     handler = wrap(IdempotentHandler(work, MemoryProcessedEvents()))
 
     def note(signal: Signal) -> None:
@@ -282,7 +282,7 @@ async def test_wait_for_a_transaction_costs_no_attempt() -> None:
             await asyncio.Event().wait()
             yield True
 
-    handler = Handler("h", fine)
+    handler = RecordingHandler(fine, "h")
     [failure] = await HandlerRunner(inbox=Locked(), timeout=QUICK).deliver(created(), [handler])
 
     assert failure.verdict == "wait"

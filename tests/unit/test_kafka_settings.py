@@ -9,8 +9,7 @@ import pytest
 
 from outrider import ConfigurationError
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
-
-CANARY = "canary-51c"
+from tests.support.canary import CANARY
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_source_needs_topics_and_another_one_for_dead_letters(
     topics: list[str], dead: str | None
 ) -> None:
     with pytest.raises(ConfigurationError, match="topic"):
-        KafkaSource("host", topics, group="billing", dead_letter_topic=dead)
+        KafkaSource("host", topics, group="billing", dead_letters=dead)
 
 
 def test_source_needs_a_group() -> None:

@@ -18,39 +18,25 @@ from outrider import (
 )
 from outrider.brokers import PublishFailed
 from outrider.outcomes import Accepted, Refused, Unknown
+from tests.support.doubles import RecordingHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    pass
 
 
 def envelope(event_type: str = "a.happened", aggregate_id: int = 1) -> EventEnvelope:
     return DomainEvent(event_type, "a", aggregate_id, {}).to_envelope()
 
 
-class Recorder:
-    """A handler that keeps what it got, and then does what the test asks for."""
-
-    def __init__(
-        self, name: str = "recorder", then: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        self.name, self.then = name, then
-        self.seen: list[EventEnvelope] = []
-
-    async def handle(self, envelope: EventEnvelope, /) -> None:
-        self.seen.append(envelope)
-        if self.then:
-            await self.then()
-
-
-async def fail() -> None:
+async def fail(_: object = None) -> None:
     raise ValueError("no")
 
 
-async def hang() -> None:
+async def hang(_: object = None) -> None:
     await asyncio.Event().wait()
 
 
-async def raise_cancelled() -> None:
+async def raise_cancelled(_: object = None) -> None:
     raise asyncio.CancelledError
 
 
@@ -59,7 +45,7 @@ def test_bus_fits_the_ports() -> None:
 
     assert isinstance(bus, EventPublisher)
     assert isinstance(bus, EventSubscriber)
-    assert isinstance(Recorder(), EventHandler)
+    assert isinstance(RecordingHandler(), EventHandler)
 
 
 async def test_published_events_can_be_looked_at() -> None:
@@ -82,10 +68,10 @@ async def test_handlers_run_in_the_order_of_registration() -> None:
     bus, calls = InMemoryEventBus(), []
     for name in ("first", "second", "third"):
 
-        async def note(name: str = name) -> None:
+        async def note(_: object, name: str = name) -> None:
             calls.append(name)
 
-        bus.subscribe("a.happened", Recorder(name, note))
+        bus.subscribe("a.happened", RecordingHandler(note, name))
 
     await bus.publish(envelope())
 
@@ -93,24 +79,27 @@ async def test_handlers_run_in_the_order_of_registration() -> None:
 
 
 async def test_subscribe_all_reaches_just_the_named_types() -> None:
-    bus, handler = InMemoryEventBus(), Recorder()
+    bus, handler = InMemoryEventBus(), RecordingHandler()
     bus.subscribe_all(["a.one", "a.two"], handler)
 
     await bus.publish_all([envelope("a.one"), envelope("a.two"), envelope("a.three")])
 
-    assert [e.event_type for e in handler.seen] == ["a.one", "a.two"]
+    assert [e.event_type for e in handler.handled] == ["a.one", "a.two"]
 
 
 async def test_failures_are_collected_and_raised_together() -> None:
-    last = Recorder("last")
+    last = RecordingHandler(name="last")
     bus = InMemoryEventBus(
-        [("a.happened", h) for h in (Recorder("bad", fail), Recorder("odd", raise_cancelled), last)]
+        [
+            ("a.happened", h)
+            for h in (RecordingHandler(fail, "bad"), RecordingHandler(raise_cancelled, "odd"), last)
+        ]
     )
 
     with pytest.raises(PublishFailed) as caught:
         await bus.publish(envelope())
 
-    assert len(last.seen) == 1
+    assert len(last.handled) == 1
     (both,) = caught.value.exceptions
     assert isinstance(both, ExceptionGroup)
     assert [type(e) for e in both.exceptions] == [ValueError, RuntimeError]
@@ -119,7 +108,7 @@ async def test_failures_are_collected_and_raised_together() -> None:
 
 
 async def test_refused_event_holds_back_its_aggregate_and_no_other() -> None:
-    bus = InMemoryEventBus([("a.bad", Recorder("bad", fail))])
+    bus = InMemoryEventBus([("a.bad", RecordingHandler(fail, "bad"))])
     batch = [envelope("a.ok", 1), envelope("a.bad", 1), envelope("a.ok", 2), envelope("a.ok", 1)]
 
     with pytest.raises(PublishFailed) as caught:
@@ -130,25 +119,27 @@ async def test_refused_event_holds_back_its_aggregate_and_no_other() -> None:
 
 
 async def test_hanging_handler_fails_at_its_time_limit_and_the_others_run() -> None:
-    after = Recorder("after")
+    after = RecordingHandler(name="after")
     bus = InMemoryEventBus(handler_timeout=timedelta(milliseconds=10))
-    bus.subscribe("a.happened", Recorder("stuck", hang))
+    bus.subscribe("a.happened", RecordingHandler(hang, "stuck"))
     bus.subscribe("a.happened", after)
 
     with pytest.raises(PublishFailed):
         await bus.publish(envelope())
 
-    assert len(after.seen) == 1
+    assert len(after.handled) == 1
 
 
 async def test_cancelling_a_hanging_publish_leaves_the_bus_in_order() -> None:
-    started, other = asyncio.Event(), Recorder("other")
+    started, other = asyncio.Event(), RecordingHandler(name="other")
 
-    async def start_and_hang() -> None:
+    async def start_and_hang(_: object = None) -> None:
         started.set()
         await hang()
 
-    bus = InMemoryEventBus([("a.stuck", Recorder("stuck", start_and_hang)), ("a.fine", other)])
+    bus = InMemoryEventBus(
+        [("a.stuck", RecordingHandler(start_and_hang, "stuck")), ("a.fine", other)]
+    )
     stuck = asyncio.create_task(bus.publish(envelope("a.stuck")))
     await started.wait()
 
@@ -158,30 +149,30 @@ async def test_cancelling_a_hanging_publish_leaves_the_bus_in_order() -> None:
         await stuck
     await bus.publish(envelope("a.fine"))
 
-    assert len(other.seen) == 2
+    assert len(other.handled) == 2
 
 
 async def test_subscribing_during_delivery_counts_from_the_next_event() -> None:
-    bus, late = InMemoryEventBus(), Recorder("late")
+    bus, late = InMemoryEventBus(), RecordingHandler(name="late")
 
-    async def subscribe() -> None:
+    async def subscribe(_: object = None) -> None:
         bus.subscribe("a.happened", late)
 
-    bus.subscribe("a.happened", Recorder("early", subscribe))
+    bus.subscribe("a.happened", RecordingHandler(subscribe, "early"))
 
     await bus.publish(envelope())
-    assert late.seen == []
+    assert late.handled == []
     await bus.publish(envelope())
-    assert len(late.seen) == 1
+    assert len(late.handled) == 1
 
 
 async def test_handler_may_publish_itself() -> None:
     bus = InMemoryEventBus()
 
-    async def publish_next() -> None:
+    async def publish_next(_: object = None) -> None:
         await bus.publish(envelope("a.next"))
 
-    bus.subscribe("a.happened", Recorder("chain", publish_next))
+    bus.subscribe("a.happened", RecordingHandler(publish_next, "chain"))
 
     await bus.publish(envelope())
 
@@ -189,9 +180,9 @@ async def test_handler_may_publish_itself() -> None:
 
 
 async def test_fifty_tasks_publishing_and_subscribing_lose_nothing() -> None:
-    bus, everything = InMemoryEventBus(), Recorder("everything", lambda: asyncio.sleep(0))
+    bus, everything = InMemoryEventBus(), RecordingHandler(lambda _: asyncio.sleep(0), "everything")
     bus.subscribe("a.happened", everything)
-    extras = [Recorder(f"extra {i}", lambda: asyncio.sleep(0)) for i in range(50)]
+    extras = [RecordingHandler(lambda _: asyncio.sleep(0), f"extra {i}") for i in range(50)]
 
     async def work(number: int) -> None:
         for n in range(20):
@@ -201,6 +192,6 @@ async def test_fifty_tasks_publishing_and_subscribing_lose_nothing() -> None:
 
     await asyncio.gather(*(work(number) for number in range(50)))
 
-    assert bus.event_count == len(everything.seen) == 1_000
-    assert {e.event_id for e in everything.seen} == {e.event_id for e in bus.published_events}
-    assert all(len(extra.seen) >= 10 for extra in extras)
+    assert bus.event_count == len(everything.handled) == 1_000
+    assert {e.event_id for e in everything.handled} == {e.event_id for e in bus.published_events}
+    assert all(len(extra.handled) >= 10 for extra in extras)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from outrider import EventConsumer, EventEnvelope
+from outrider import EventConsumer
 from outrider.testing.conformance.events import event, events
 from outrider.testing.memory_broker import MemoryBroker
-
-
-class Remember:
-    name = "remember"
-
-    def __init__(self) -> None:
-        self.seen: list[EventEnvelope] = []
-
-    async def handle(self, envelope: EventEnvelope, /) -> None:
-        self.seen.append(envelope)
+from tests.support.doubles import RecordingHandler
 
 
 async def test_every_group_receives_every_event() -> None:
@@ -49,7 +40,7 @@ async def test_deliveries_are_counted() -> None:
 
 
 async def test_consumer_handles_everything_through_an_outage() -> None:
-    broker, remember, batch = MemoryBroker(), Remember(), events(4)
+    broker, remember, batch = MemoryBroker(), RecordingHandler(), events(4)
 
     async with EventConsumer(broker.source(), [("*", remember)]), asyncio.timeout(60):
         await broker.publisher().publish_all(batch[:2])
@@ -60,13 +51,16 @@ async def test_consumer_handles_everything_through_an_outage() -> None:
         await broker.publisher().publish_all(batch[2:])
         await broker.handled()
 
-    assert remember.seen == batch
+    assert remember.handled == batch
 
 
 async def test_garbage_is_set_aside_by_the_consumer() -> None:
     broker, batch = MemoryBroker(), events(1)
 
-    async with EventConsumer(broker.source("mail"), [("*", Remember())]), asyncio.timeout(60):
+    async with (
+        EventConsumer(broker.source("mail"), [("*", RecordingHandler())]),
+        asyncio.timeout(60),
+    ):
         broker.put(b"garbage")
         await broker.publisher().publish_all(batch)
         await broker.handled("mail")

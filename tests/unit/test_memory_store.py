@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,6 +17,7 @@ from outrider import (
     event_context,
 )
 from outrider.testing.memory_store import MemoryOutboxStore
+from tests.support.until import until
 
 RARELY = RelayConfig(poll_interval=timedelta(hours=1))
 OFTEN = RelayConfig(
@@ -29,12 +28,6 @@ OFTEN = RelayConfig(
 
 def event(aggregate: int = 1, **payload: int) -> DomainEvent:
     return DomainEvent("order.placed", "order", aggregate, payload)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - there is nothing to wait on
-            await asyncio.sleep(0.005)
 
 
 class Moody:

@@ -27,8 +27,7 @@ from outrider.brokers.rabbitmq.topology import declarations
 from outrider.events.cloudevents import from_attributes
 from outrider.ports import EventPublisher
 from tests.support.brokers.amqp_peer import envelope
-
-CANARY = "s3cret"
+from tests.support.canary import CANARY
 
 
 def test_url_is_read_with_its_defaults() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,14 +14,9 @@ from outrider import DomainEvent, EventEnvelope, InMemoryEventBus, OutboxRelay, 
 from outrider.errors import DatabaseUnavailable
 from outrider.signals import StoreAvailable, StoreUnavailable
 from outrider.testing.memory_store import MemoryOutboxStore
+from tests.support.until import until
 
 CONFIG = RelayConfig(lease=timedelta(seconds=1), poll_interval=timedelta(milliseconds=10))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - there is nothing to wait on
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.fault("R9")

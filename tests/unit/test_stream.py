@@ -36,6 +36,7 @@ from outrider.stream.delivered import DeliveredEvent
 from outrider.stream.frames import GAP, Frames, gap, keep_alive, message, opening
 from outrider.stream.window import Item, Window
 from tests.support.pages.sse import PATIENCE, Message, Parser
+from tests.support.until import until
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SECRETS = EventMetadata(correlation_id="c-1", user_id="u-1", trace_id="t-1", traceparent="00-1")
@@ -141,12 +142,6 @@ async def reading(
         reader = Reader(stream)
         await reader.until(lambda: reader.parser.retry is not None)
         yield reader
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - whatever it is about
-            await asyncio.sleep(0.001)
 
 
 def parsed(text: bytes) -> Parser:

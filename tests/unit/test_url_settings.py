@@ -14,8 +14,7 @@ from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.brokers.redis import RedisPublisher
 from outrider.settings.settings import read_settings
 from outrider.settings.url_parameters import with_url_settings
-
-CANARY = "canary-51c"
+from tests.support.canary import CANARY
 
 
 def test_every_kind_of_setting_is_read_and_what_is_none_stays() -> None:

@@ -23,7 +23,7 @@ from outrider.brokers.rabbitmq import (
 )
 from outrider.outcomes import ACCEPTED, Accepted, Outcome
 from outrider.testing.services import Server
-from outrider.testing.services.servers.server import wait_until
+from tests.support.until import wait_until
 
 
 def event(

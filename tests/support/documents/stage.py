@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outrider.testing.services import Services
-from tests.integration.conftest import fresh_postgres
+from tests.support.databases import create_database
 from tests.support.documents import checks, forks
 from tests.support.documents.blocks import NEW_TERMINAL, ROOT, SAME_TERMINAL, Block
 
@@ -21,7 +21,7 @@ DEADLINE = 90
 # What a reader fills in; here it is a private server, started if the page names it.
 POSTGRES = "postgresql://shop:secret@localhost/shop"
 SERVERS: dict[str, Callable[[Services], str]] = {
-    POSTGRES: fresh_postgres,
+    POSTGRES: create_database,
     "amqp://shop:secret@localhost/": lambda services: services.rabbitmq.url,
     "redis://:secret@localhost:6379/0": lambda services: services.redis.url,
     "nats://shop:secret@localhost:4222": lambda services: services.nats.url,

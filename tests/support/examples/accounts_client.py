@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import httpx
 from sqlalchemy import text
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import Database
 from tests.support.examples.serving import PATIENCE
+from tests.support.until import wait_until
 
 
 class Event(NamedTuple):

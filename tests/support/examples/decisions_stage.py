@@ -15,10 +15,10 @@ import redis
 
 from outrider import EventEnvelope
 from outrider.brokers.redis import RedisPublisher
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import Database
 from tests.support.examples.serving import PATIENCE
 from tests.support.processes.relay_process import RelayProcess
+from tests.support.until import wait_until
 
 STREAM, LETTERS = "decisions", "decisions.dlq"
 CONSUMER = "examples.decisions.consumer:consumer"

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import httpx
 
-from outrider.testing.services.servers.server import wait_until
 from tests.support.databases import Database
 from tests.support.examples.serving import PATIENCE
 from tests.support.pages.sse import Client, Message
+from tests.support.until import wait_until
 
 _ROWS = """
 SELECT id, aggregate_id, status, retry_count, next_retry_at, last_error, delivery_number

@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from outrider.testing.services.ports import LOOPBACK, free_ports
-from outrider.testing.services.servers.server import wait_until
 from tests.support.processes.forking import Child, run_module
+from tests.support.until import wait_until
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[3]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
@@ -18,20 +15,18 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider.store.schema.migrate import create_all
-from outrider.testing.services import Services
 from tests.support.faults.log_readers import reader_of
 from tests.support.faults.scoreboard import Scoreboard
 from tests.support.faults.verdict import Row, Verdict, judge
 from tests.support.faults.writers import Writers
+from tests.support.limits import SEED
 from tests.support.processes.forked import ForkedRelay
 from tests.support.processes.producer_process import with_savepoints
 from tests.support.processes.relay_app import COMMAND, SEEN, STALE
+from tests.support.until import until
 
-FULL: Final = bool(os.environ.get("OUTRIDER_FULL"))
-SEED: Final = int(os.environ.get("OUTRIDER_SEED") or random.SystemRandom().randrange(2**32))
 BATCH: Final = 100
 LOOPS: Final = 2
-PATIENCE: Final = 600.0 if FULL else 120.0
 
 # Numbers are drawn before the commit; this lets some transactions become visible long after.
 _COMMIT_LATE: Final = (
@@ -68,19 +63,6 @@ class Owner(NamedTuple):
     lane: int
     name: str | None
     relay: UUID | None
-
-
-async def until(condition: Callable[[], Any], what: str, within: float = PATIENCE) -> None:
-    """Look again and again until it holds; a time that is too long says what was waited for."""
-    try:
-        async with asyncio.timeout(within):
-            while True:
-                holds = condition()
-                if await holds if isawaitable(holds) else holds:
-                    return
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {within:g} s: {what}; OUTRIDER_SEED={SEED}") from None
 
 
 class Flow:
@@ -145,7 +127,7 @@ class Flow:
     async def owners(self) -> list[Owner]:
         return [Owner(lane, name, _uuid(relay)) for lane, name, relay in await self.ask(_OWNERS)]
 
-    async def decode_lanes(self, relay: ForkedRelay) -> dict[int, UUID]:
+    async def lanes_of(self, relay: ForkedRelay) -> dict[int, UUID]:
         """Its lanes, each with the id under which it holds them."""
         held = await self.owners()
         return {o.lane: o.relay for o in held if o.relay and o.name == relay.name}
@@ -245,12 +227,6 @@ async def flowing(
         raise
     finally:
         await flow.close()
-
-
-def fresh_database(services: Services) -> str:
-    name = f"flow_{uuid4().hex}"
-    services.postgres.psql(f"create database {name}")
-    return make_url(services.postgres.url).set(database=name).render_as_string(False)
 
 
 def _engine(url: str) -> AsyncEngine:

@@ -15,7 +15,7 @@ from nats.js.api import StreamInfo
 
 from outrider.testing.services import Nats, Services
 from outrider.testing.services.ports import LOOPBACK, free_ports
-from tests.support.faults.flow import until
+from tests.support.until import until
 
 SIZE = 3
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from outrider.testing.faulty_proxy import FaultyProxy
-from tests.support.faults.flow import until
+from tests.support.until import until
 
 Fault = Callable[[FaultyProxy, random.Random], None]
 Count = Callable[[], Awaitable[int]]

@@ -11,7 +11,7 @@ from typing import Any, cast
 from nats.aio.msg import Msg
 
 from outrider import EventEnvelope
-from outrider.brokers.kafka.source import _delivery as kafka_delivery
+from outrider.brokers.kafka.messages import to_delivery as kafka_delivery
 from outrider.brokers.nats.messages import from_message
 from outrider.brokers.rabbitmq.amqp.wire import Wire
 from outrider.brokers.rabbitmq.received import Message, delivery_of, message_of

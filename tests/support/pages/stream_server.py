@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,8 @@ from outrider.integrations.starlette import stream_route
 from outrider.stream import StreamConfig, StreamManager, StreamPublisher
 from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services.ports import free_ports
-from tests.support.pages.sse import PATIENCE, Client
+from tests.support.pages.sse import Client
+from tests.support.until import until
 
 outbox = Outbox(routes={"*": "stream"})
 RELAY = RelayConfig(poll_interval=timedelta(seconds=1), lease=timedelta(seconds=2))
@@ -47,15 +48,6 @@ def happened(
     n: int, aggregate: str = "a", kind: str = "thing.happened", **more: Any
 ) -> DomainEvent:
     return DomainEvent(kind, kind.partition(".")[0], aggregate, {"n": n, **more})
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - whatever it is about
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE:g} s: {what}") from None
 
 
 class Site:
