@@ -104,7 +104,7 @@ async def test_acknowledged_events_are_committed_while_others_come(url: str) -> 
         assert await committed(url, "billing", topic) == {0: 5}
 
 
-async def test_dead_letter_is_the_record_with_its_reason_and_origin(url: str) -> None:
+async def test_dead_letter_is_the_record_with_reason_origin_address_and_group(url: str) -> None:
     topic, dead = unique(), unique("dead")
     [sent] = await send(url, topic, 1)
 
@@ -118,8 +118,29 @@ async def test_dead_letter_is_the_record_with_its_reason_and_origin(url: str) ->
         **dict(original.headers),
         "dead-letter-reason": b"send_invoice: ValueError",
         "dead-letter-origin": f"{topic}/0/0".encode(),
+        "dead-letter-address": topic.encode(),
+        "dead-letter-group": b"billing",
     }
     assert await committed(url, "billing", topic) == {0: 1}
+
+
+async def test_dead_letter_of_a_dead_letter_has_only_the_newest_reason(url: str) -> None:
+    topic, dead, dead_again = unique(), unique("dead"), unique("dead")
+    await send(url, topic, 1)
+
+    async with receiving(url, topic, dead_letters=dead) as source:
+        await source.dead_letter((await receive(source, 1))[0], "first")
+    async with receiving(url, dead, dead_letters=dead_again) as source:
+        await source.dead_letter((await receive(source, 1))[0], "second")
+    [letter] = await records_in(url, dead_again)
+
+    added = [(name, value) for name, value in letter.headers if name.startswith("dead-letter-")]
+    assert sorted(added) == [
+        ("dead-letter-address", dead.encode()),
+        ("dead-letter-group", b"billing"),
+        ("dead-letter-origin", f"{dead}/0/0".encode()),
+        ("dead-letter-reason", b"second"),
+    ]
 
 
 async def test_what_is_no_event_is_a_delivery_with_a_problem(url: str) -> None:
@@ -230,7 +251,7 @@ async def test_closing_in_an_outage_leaves_nothing_behind(victim: Server) -> Non
     assert left == set()
 
 
-async def test_what_is_in_hand_is_lost_when_the_group_changes(url: str) -> None:
+async def test_unacknowledged_events_are_lost_when_the_group_changes(url: str) -> None:
     topic = unique()
     config = KafkaConfig(partitions=2)
     batch = [event(f"a{number}") for number in range(20)]

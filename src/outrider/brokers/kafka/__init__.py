@@ -1,9 +1,9 @@
-"""Kafka, through aiokafka: an idempotent producer, and consumer groups with commits by hand.
+"""Kafka, through aiokafka: an idempotent producer, and consumer groups with manual commits.
 
-Accepted means that all in-sync replicas have the event. Events of one aggregate have the same key,
-so they share a partition and keep their order in it. What it cannot do: keep that order when
-somebody raises the number of partitions, for keys move then; nor count how often a message was
-handed out.
+Accepted means that all in-sync replicas have the event. All events of one aggregate have the same
+key, so they are in the same partition and keep their order. Limits: raising the number of
+partitions moves keys to other partitions, which breaks the order at that moment; and Kafka does
+not count how often a message was delivered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of publisher and source, and the servers that a URL names."""
+"""The settings of KafkaPublisher and KafkaSource, and the servers that a URL names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
-from outrider.settings.tls import tls_context
+from outrider.settings.tls import has_tls_settings, tls_context, tls_problems
 from outrider.settings.url_parameters import split_settings
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _SERVER: Final = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+)(:(?P<port>\d{1,5}))?", re.ASCII)
 _MAX_PORT: Final = 65_535
 _POSITIVE: Final = (
-    *("connect_timeout", "publish_timeout", "session_timeout"),
-    *("max_message_size", "batch_bytes", "partitions", "replication"),
+    *("connect_timeout", "publish_timeout", "takeover_after"),
+    *("max_message_size", "batch_bytes", "partitions", "replicas"),
 )
-_WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS: Final = (*_WITH_PASSWORD, "GSSAPI", "OAUTHBEARER")
-_CLIENT: Final = (
+_PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS: Final = (*_PASSWORD_MECHANISMS, "GSSAPI", "OAUTHBEARER")
+_CLIENT_SETTINGS: Final = (
     *("security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username"),
     *("sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
     "sasl_oauth_token_provider",
@@ -34,42 +34,37 @@ _CLIENT: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
-    """How long to wait, how much to send, whom to trust."""
+    """Timeouts, sizes, topics to create, login and TLS."""
 
     connect_timeout: timedelta = timedelta(seconds=5)
-    """Longer rides out a slow network, shorter notices sooner that the cluster is gone."""
+    """A longer time tolerates a slow network; a shorter one notices sooner that the broker is
+    down."""
     publish_timeout: timedelta = timedelta(seconds=10)
-    """For a whole call, connecting included; what is not acknowledged by then is sent again."""
-    max_message_size: int = 1_048_576
-    """Larger events are refused alone, headers counted; the topic must allow as much."""
-    batch_bytes: int = 524_288
-    """Most bytes for one partition at once: more is faster, and must not exceed what the topic
-    allows for a message, which Kafka applies to the whole of it."""
-    source: str = "outrider"
-    """The CloudEvents attribute that says which system the events come from."""
-    partitions: int | None = None
-    """Missing topics are created with so many; None makes them an error. More let more consumers
-    share the work; raising the number later breaks the order at that moment."""
-    replication: int | None = None
-    """Replicas of topics that are created; None makes three, or as many as there are brokers."""
-    session_timeout: timedelta = timedelta(seconds=10)
-    """How long a source that died keeps its partitions; shorter takes over sooner, and more often
-    from one that was only slow."""
+    """For one whole publish call, connecting included. Events that are not acknowledged by then
+    are published again later."""
+    takeover_after: timedelta = timedelta(seconds=10)
+    """How long a source that died or hangs keeps its share of the group. Shorter lets another
+    source take over sooner, but also takes over from a source that was only slow."""
     commit_interval: timedelta = timedelta(milliseconds=100)
-    """How long acknowledged events may stay uncommitted, which a crash repeats; with zero each is
-    committed before `acknowledge` returns."""
+    """How long acknowledged events may stay uncommitted; after a crash these are delivered again.
+    With zero, `acknowledge` commits each event before it returns."""
+    max_message_size: int = 1_048_576
+    """Bytes, headers included. A larger event is refused without being sent; the topic must allow
+    this size."""
+    batch_bytes: int = 524_288
+    """Most bytes in one record batch. Larger batches are faster. Must not exceed the topic's
+    `max.message.bytes`, which Kafka applies to the whole batch."""
+    partitions: int | None = None
+    """A missing topic is created with this number of partitions; with None it is an error. More
+    partitions let more sources share the work; raising the number later moves keys to other
+    partitions, which breaks the order at that moment."""
+    replicas: int | None = None
+    """How many brokers keep a topic that is created here; three survive the loss of one. None
+    means three, or as many as there are brokers."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """What the listener speaks."""
-    ca_file: Path | None = None
-    """Trusted instead of the system's authorities."""
-    client_certificate: Path | None = None
-    """Shown to the broker, with its key in the same file or in `client_key`."""
-    client_key: Path | None = None
-    """The key of `client_certificate`, if it lies in a file of its own."""
-    ssl_context: ssl.SSLContext | None = None
-    """Instead of the three above, with whatever it verifies."""
+    """The protocol of the broker's listener."""
     sasl_mechanism: str = "PLAIN"
-    """Or SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER."""
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI or OAUTHBEARER."""
     sasl_plain_username: str | None = field(default=None, repr=False)
     """For PLAIN and SCRAM."""
     sasl_plain_password: str | None = field(default=None, repr=False)
@@ -79,7 +74,17 @@ class KafkaConfig:
     sasl_kerberos_domain_name: str | None = None
     """For GSSAPI."""
     sasl_oauth_token_provider: Any = field(default=None, repr=False)
-    """For OAUTHBEARER: aiokafka's AbstractTokenProvider."""
+    """For OAUTHBEARER: an instance of aiokafka's AbstractTokenProvider."""
+    cloudevents_source: str = "outrider"
+    """The CloudEvents attribute `source`: the system that the events come from."""
+    ca_file: Path | None = None
+    """Certificate authorities to trust instead of those of the system."""
+    client_certificate: Path | None = None
+    """Presented to the broker; its key is in the same file or in `client_key`."""
+    client_key: Path | None = None
+    """The key of `client_certificate`, if it is in a file of its own."""
+    ssl_context: ssl.SSLContext | None = None
+    """Replaces the three settings above, and decides itself what it verifies."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -87,15 +92,13 @@ class KafkaConfig:
             for name in _POSITIVE
             if (value := getattr(self, name)) is not None and value <= type(value)()
         ]
+        if self.commit_interval < timedelta(0):
+            problems.append("commit_interval must not be negative")
         if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             problems.append("security_protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-        files = self.ca_file or self.client_certificate
-        if (self.ssl_context or files) and not self.uses_tls:
+        if has_tls_settings(self) and not self.uses_tls:
             problems.append("ssl_context and certificates need security_protocol SSL or SASL_SSL")
-        if self.ssl_context and files:
-            problems.append("ssl_context excludes ca_file and client_certificate")
-        if self.client_key and not self.client_certificate:
-            problems.append("client_key needs client_certificate")
+        problems += tls_problems(self)
         problems += self._login_problems()
         if problems:
             raise ConfigurationError(f"KafkaConfig: {'; '.join(problems)}")
@@ -107,7 +110,7 @@ class KafkaConfig:
                 yield "a password needs security_protocol SASL_PLAINTEXT or SASL_SSL"
         elif self.sasl_mechanism not in _MECHANISMS:
             yield f"sasl_mechanism must be one of {', '.join(_MECHANISMS)}"
-        elif self.sasl_mechanism in _WITH_PASSWORD and not has_password:
+        elif self.sasl_mechanism in _PASSWORD_MECHANISMS and not has_password:
             yield f"{self.sasl_mechanism} needs sasl_plain_username and sasl_plain_password"
         elif self.sasl_mechanism == "OAUTHBEARER" and self.sasl_oauth_token_provider is None:
             yield "OAUTHBEARER needs sasl_oauth_token_provider"
@@ -116,10 +119,10 @@ class KafkaConfig:
     def uses_tls(self) -> bool:
         return self.security_protocol.endswith("SSL")
 
-    def for_client(self) -> dict[str, Any]:
-        """What all of aiokafka's clients are told."""
-        settings = {name: getattr(self, name) for name in _CLIENT}
-        if self.uses_tls and self.ssl_context is None:
+    def client_settings(self) -> dict[str, Any]:
+        """The arguments about login and TLS, which all clients of aiokafka share."""
+        settings = {name: getattr(self, name) for name in _CLIENT_SETTINGS}
+        if self.uses_tls:
             settings["ssl_context"] = tls_context(self)
         return settings
 
@@ -127,8 +130,8 @@ class KafkaConfig:
 def read_url(url: str, config: KafkaConfig) -> tuple[list[str], KafkaConfig]:
     """`kafka://user:password@host:9092,other:9092?ca_file=…`, with or without the scheme.
 
-    A login makes it SASL and a certificate TLS, unless the protocol is given too. No error
-    repeats any part of the URL: what is misplaced in it is often a password.
+    A login selects SASL and a certificate selects TLS, unless `security_protocol` is given. No
+    error repeats any part of the URL: a misplaced part is often a password.
     """
     bare, found = split_settings(url, config)
     login, at, servers = bare.removeprefix("kafka://").rpartition("@")

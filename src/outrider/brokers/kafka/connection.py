@@ -1,10 +1,9 @@
-"""A Kafka cluster as both sides see it: its clients, its topics, and what its errors mean."""
+"""A Kafka cluster: its URL, its clients, its topics, and what the errors of aiokafka mean."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,8 @@ from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-unty
 
 from outrider.brokers.kafka.config import KafkaConfig, read_url
 from outrider.brokers.kafka.durability import check_durability
-from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.brokers.network_errors import Diagnosis, network_diagnosis
+from outrider.errors import ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from outrider.ports import CheckResult
 
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[\w.-]{1,249}", re.ASCII)
-_USUAL_REPLICAS: Final = 3
-_A_MOMENT: Final = 0.05
-_NO_LIMIT: Final = 2**31 - 1
-_NO_WAITING_HELPS: Final = (
+_DEFAULT_REPLICAS: Final = 3
+_NEW_TOPIC_POLL_S: Final = 0.05
+_MAX_REQUEST_BYTES: Final = 2**31 - 1
+_PERMANENT: Final = (
     errors.AuthenticationFailedError,
     errors.AuthenticationMethodNotSupported,
     errors.ClusterAuthorizationFailedError,
@@ -47,35 +47,35 @@ _NO_WAITING_HELPS: Final = (
 
 
 class Cluster:
-    """Where to connect to, and how. What its methods raise is translated."""
+    """Where to connect to, and how. Its methods raise OutriderError only."""
 
     def __init__(self, url: str, config: KafkaConfig | None) -> None:
         self._servers, self.config = read_url(url, config or KafkaConfig())
-        self.patience = self.config.connect_timeout.total_seconds()
-        self._settings = self.config.for_client()
-        self._endings: set[asyncio.Task[None]] = set()
+        self.connect_timeout_s = self.config.connect_timeout.total_seconds()
+        self._settings = self.config.client_settings()
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         return f"kafka://{','.join(self._servers)}"
 
-    def client(self, request_timeout: float) -> dict[str, Any]:
-        """Arguments for any client of aiokafka; a request may take so many seconds."""
-        timeout = int(request_timeout * 1000)
+    def client_arguments(self, request_timeout_s: float) -> dict[str, Any]:
+        """For any client of aiokafka."""
         return {
             "bootstrap_servers": self._servers,
-            "request_timeout_ms": timeout,
+            "request_timeout_ms": int(request_timeout_s * 1000),
             **self._settings,
         }
 
-    async def producer(self, topics: Collection[str], batch_bytes: int) -> AIOKafkaProducer:
-        """Started, and the topics are there."""
-        await self.ensure(topics)
+    async def start_producer(self, topics: Collection[str], batch_bytes: int) -> AIOKafkaProducer:
+        """An idempotent producer, after a check that the topics exist."""
+        await self.ensure_topics(topics)
         producer = AIOKafkaProducer(
-            **self.client(self.config.publish_timeout.total_seconds()),
+            **self.client_arguments(self.config.publish_timeout.total_seconds()),
             enable_idempotence=True,
             acks="all",
             max_batch_size=batch_bytes,
-            max_request_size=_NO_LIMIT,
+            # The size of an event is checked against max_message_size before it is sent.
+            max_request_size=_MAX_REQUEST_BYTES,
         )
         await self.start(producer)
         return producer
@@ -83,32 +83,33 @@ class Cluster:
     async def start(self, client: Any) -> None:
         with self.translating():
             try:
-                async with asyncio.timeout(self.patience):
+                async with asyncio.timeout(self.connect_timeout_s):
                     await client.start()
             except BaseException:
-                self.end(client.stop())
+                self.close_in_background(client.stop())
                 raise
 
-    async def ensure(self, topics: Collection[str]) -> None:
-        """Create those that are missing, or say that they are."""
-        admin = AIOKafkaAdminClient(**self.client(self.patience))
+    async def ensure_topics(self, topics: Collection[str]) -> None:
+        """Creates missing topics; raises ConfigurationError if `partitions` is not set."""
+        admin = AIOKafkaAdminClient(**self.client_arguments(self.connect_timeout_s))
         with self.translating():
             try:
-                async with asyncio.timeout(self.patience):
+                async with asyncio.timeout(self.connect_timeout_s):
                     await admin.start()
                     while missing := set(topics).difference(await admin.list_topics()):
                         await self._create(admin, sorted(missing))
-                        await asyncio.sleep(_A_MOMENT)  # until this broker has heard of them
+                        # A new topic takes a moment to reach the metadata of this broker.
+                        await asyncio.sleep(_NEW_TOPIC_POLL_S)
             except errors.KafkaConnectionError as error:
-                raise await self._why() or error from None
+                raise await self._connection_error() or error from None
             finally:
                 await admin.close()
 
     async def check_durability(self, topics: Collection[str]) -> list[CheckResult]:
-        admin = AIOKafkaAdminClient(**self.client(self.patience))
+        admin = AIOKafkaAdminClient(**self.client_arguments(self.connect_timeout_s))
         with self.translating():
             try:
-                async with asyncio.timeout(self.patience):
+                async with asyncio.timeout(self.connect_timeout_s):
                     await admin.start()
                     return await check_durability(admin, topics)
             finally:
@@ -121,64 +122,66 @@ class Cluster:
                 f"Kafka at {self} has no topic {', '.join(names)}: create it, or set partitions"
             )
         brokers = (await admin.describe_cluster())["brokers"]
-        replication = self.config.replication or min(_USUAL_REPLICAS, len(brokers))
-        new = [NewTopic(name, partitions, replication) for name in names]
-        answer = await admin.create_topics(new)
+        replicas = self.config.replicas or min(_DEFAULT_REPLICAS, len(brokers))
+        answer = await admin.create_topics([NewTopic(name, partitions, replicas) for name in names])
         for _, code, *_ in answer.topic_errors:
             error = errors.for_code(code)
             if error not in (errors.NoError, errors.TopicAlreadyExistsError):
                 raise error
 
-    async def _why(self) -> Exception | None:
-        """What aiokafka only logs when it can reach none of the servers."""
-        settings = self.client(self.patience)
+    async def _connection_error(self) -> Exception | None:
+        """Connects to each server once more, to learn the reason, which aiokafka only logs."""
+        settings = self.client_arguments(self.connect_timeout_s)
         for host, port, _ in collect_hosts(settings.pop("bootstrap_servers")):
             try:
                 connection = await create_conn(host, port, **settings)
-            except Exception as error:  # noqa: BLE001 - it is handed on
+            except Exception as error:  # noqa: BLE001 - the caller translates it
                 return error
             connection.close()
         return None
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """What the client raises inside is raised as one of ours."""
+        """Raises the errors of aiokafka and of the network as OutriderError."""
         try:
             yield
         except (errors.KafkaError, errors.ConsumerStoppedError, OSError, UnicodeError) as error:
-            raise self.translate(error) from error
+            raise translate(error, self) from error
 
-    def translate(self, error: Exception) -> OutriderError:
-        return _translate(error, str(self))
+    def close_in_background(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Closing a client may take as long as a request, so the caller does not wait for it."""
+        task = asyncio.create_task(_suppress_errors(closing), name="outrider-kafka-close")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
-    def end(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Let a client close itself, which may take as long as a request."""
-        task = asyncio.create_task(_quietly(closing), name="outrider-kafka-close")
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
-
-    async def ended(self) -> None:
-        """Wait for what is closing, but not for ever."""
-        if self._endings:
-            await asyncio.wait(self._endings, timeout=self.patience)
+    async def wait_closed(self) -> None:
+        """Waits until all clients are closed, at most as long as the connect timeout."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self.connect_timeout_s)
 
 
 async def abort_producer(producer: AIOKafkaProducer) -> None:
-    """End it without sending anything more, for which aiokafka has no call of its own: `stop`
-    sends all that is left, for as long as it takes. Whoever waits for it now waits in vain."""
-    accumulator, sender = producer._message_accumulator, producer._sender.sender_task
-    accumulator._closed = True  # takes nothing more
+    """Ends a producer without sending what it still holds. Its pending futures never complete.
+
+    aiokafka has no public call for this: `stop` sends everything that is left, however long that
+    takes. Therefore private attributes are used.
+    """
+    # _message_accumulator: holds the records that were not sent; _closed makes it refuse more.
+    accumulator = producer._message_accumulator
+    accumulator._closed = True
+    # _sender.sender_task: the background task that sends. It waits itself for its open requests.
+    sender = producer._sender.sender_task
     sender.cancel()
     try:
-        # What is on its way is waited for by the sender itself.
         await asyncio.wait({sender})
     finally:
+        # _batches, _pending_batches: unsent and unanswered records, which `stop` would wait for.
         accumulator._batches.clear()
         accumulator._pending_batches.clear()
         await producer.stop()
 
 
-async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
+async def _suppress_errors(closing: Coroutine[Any, Any, None]) -> None:
     with suppress(errors.KafkaError, OSError):
         await closing
 
@@ -189,19 +192,9 @@ def check_topic(name: str) -> str:
     return name
 
 
-def _translate(error: Exception, where: str) -> OutriderError:
-    match error:
-        case ssl.SSLCertVerificationError():
-            for_ever, why = True, f"its certificate is not trusted: {error.verify_message}"
-        case ssl.SSLError():
-            for_ever, why = False, f"no TLS: {error.reason}"
-        case UnicodeError():
-            for_ever, why = True, "a host's name is not valid"
-        case TimeoutError():
-            for_ever, why = False, "no answer in time"
-        case OSError():
-            for_ever, why = False, error.strerror or type(error).__name__
-        case _:
-            for_ever, why = isinstance(error, _NO_WAITING_HELPS), type(error).__name__
-    kind = ConfigurationError if for_ever else BrokerUnavailable
-    return kind(f"Kafka at {where}: {why}")
+def translate(error: Exception, address: object) -> OutriderError:
+    """Names an error of aiokafka by its class only: its text may quote a value."""
+    diagnosis = network_diagnosis(error) or Diagnosis(
+        isinstance(error, _PERMANENT), type(error).__name__
+    )
+    return diagnosis.error("Kafka", address, error)

@@ -1,4 +1,4 @@
-"""The publisher: a run of records per partition, and the next one after its acknowledgement."""
+"""The publisher: per partition one record batch at a time, the next after its acknowledgement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors  # type: ignore[import-untyped]
 
+from outrider.brokers.kafka.batch import Batch
 from outrider.brokers.kafka.connection import Cluster, abort_producer, check_topic
-from outrider.brokers.kafka.messages import Batch
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
 from outrider.outcomes import ACCEPTED, HELD_BACK, Refused, Unknown, raise_unless_accepted
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from aiokafka import AIOKafkaProducer
 
+    from outrider.brokers.kafka.batch import Partition
     from outrider.brokers.kafka.config import KafkaConfig
-    from outrider.brokers.kafka.messages import Place
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import CheckResult
 
@@ -29,12 +29,12 @@ _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeE
 
 
 class KafkaPublisher(Openable):
-    """Sends events to a topic, with the aggregate's id as key.
+    """Publishes events to a topic, with the aggregate's id as the key.
 
-    The topic may depend on the event: `shop.{aggregate_type}`, `{event_type}`, or a function. It
-    opens with the first call, and again with the first call after one that failed, for then the
-    client is ended: nothing that it still holds may be sent behind our back. Calls may overlap as
-    long as no aggregate is in two of them.
+    The topic may depend on the event: `shop.{aggregate_type}`, `{event_type}`, or a function. The
+    publisher connects at the first call. After a failed call it drops its producer, so that
+    nothing is sent later without its knowledge, and the next call connects again. Calls may
+    overlap as long as no aggregate is in two of them.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class KafkaPublisher(Openable):
         self._cluster = Cluster(url, config)
         self._config = self._cluster.config
         self._topic = topic
-        self._topic_of, self._fixed = _read(topic)
-        self._known: set[str] = set()
+        self._topic_of, self._fixed_topics = _parse_topic(topic)
+        self._checked_topics: set[str] = set()
         self._batch_bytes = self._config.batch_bytes
         self._sending: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
@@ -60,24 +60,23 @@ class KafkaPublisher(Openable):
         return f"<KafkaPublisher {self._cluster} topic {topic!r}>"
 
     async def open(self) -> None:
-        """Connect and look for the topic.
+        """Connects, and checks or creates the topic.
 
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
         self._closed = False
-        await self._connected()
+        await self._opened()
 
     async def close(self) -> None:
-        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        """Events in flight get the outcome Unknown. `open` makes the publisher usable again."""
         self._closed = True
         async with self._opening:
             if self._producer is not None:
                 self._drop(self._producer)
-        await self._cluster.ended()
+        await self._cluster.wait_closed()
 
     async def check_durability(self) -> list[CheckResult]:
-        """What an acknowledgement is worth here."""
-        return await self._cluster.check_durability(self._fixed)
+        return await self._cluster.check_durability(self._fixed_topics)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -87,7 +86,7 @@ class KafkaPublisher(Openable):
         limit = self._config.publish_timeout
         try:
             async with asyncio.timeout(limit.total_seconds()):
-                await self._deliver(batch)
+                await self._publish(batch)
         except TimeoutError:
             late = BrokerUnavailable(f"Kafka at {self._cluster}: no answer within {limit}")
             rest = Unknown(str(late), late)
@@ -95,10 +94,10 @@ class KafkaPublisher(Openable):
             rest = Unknown(str(error), error)
         raise_unless_accepted([outcome or rest for outcome in batch.outcomes])
 
-    async def _deliver(self, batch: Batch) -> None:
+    async def _publish(self, batch: Batch) -> None:
         if not batch.envelopes:
             return
-        producer = await self._connected()
+        producer = await self._opened()
         try:
             await self._pack(producer, batch)
             await self._send_all(producer, batch)
@@ -112,75 +111,82 @@ class KafkaPublisher(Openable):
             topics,
             {topic: await self._partitions(producer, topic) for topic in set(topics)},
             producer.create_batch,
-            limit=self._config.max_message_size,
-            source=self._config.source,
+            max_message_size=self._config.max_message_size,
+            cloudevents_source=self._config.cloudevents_source,
         )
 
     async def _send_all(self, producer: AIOKafkaProducer, batch: Batch) -> None:
-        sending = [asyncio.create_task(self._send(producer, batch, place)) for place in batch.runs]
+        sending = [
+            asyncio.create_task(self._send(producer, batch, partition))
+            for partition in batch.record_batches
+        ]
         self._sending.update(sending)
         try:
-            # One partition's error is none of the others', so each comes to its own end.
-            ends = await asyncio.gather(*sending, return_exceptions=True)
+            # Partitions are independent: an error of one does not stop the others.
+            results = await asyncio.gather(*sending, return_exceptions=True)
         finally:
             self._sending.difference_update(sending)
-        if failure := next(filter(None, ends), None):
+        if failure := next(filter(None, results), None):
             if isinstance(failure, asyncio.CancelledError):
                 raise BrokerUnavailable(f"Kafka at {self._cluster}: another call was given up")
             with self._cluster.translating():
                 raise failure
 
-    async def _send(self, producer: AIOKafkaProducer, batch: Batch, place: Place) -> None:
-        """Run by run: a later one must not overtake one that fails."""
-        topic, partition = place
-        for run in batch.runs[place]:
+    async def _send(self, producer: AIOKafkaProducer, batch: Batch, partition: Partition) -> None:
+        """Sends record batches one after the other: a later one must not overtake a failed one."""
+        topic, number = partition
+        for part in batch.record_batches[partition]:
             try:
-                await (await producer.send_batch(run.records, topic, partition=partition))
+                await (await producer.send_batch(part.records, topic, partition=number))
             except _TOO_LARGE as error:
-                if len(run.indexes) == 1:
+                if len(part.indexes) == 1:
                     reason = f"too large for topic {topic}: {type(error).__name__}"
-                    batch.outcomes[run.indexes[0]] = Refused(reason)
+                    batch.outcomes[part.indexes[0]] = Refused(reason)
                 else:
-                    self._batch_bytes = max(1, run.records.size() // 2)
+                    self._batch_bytes = max(1, part.records.size() // 2)
                 raise
-            for index in run.indexes:
+            for index in part.indexes:
                 batch.outcomes[index] = ACCEPTED
 
     async def _partitions(self, producer: AIOKafkaProducer, topic: str) -> int | str:
-        """How many the topic has; or, if it is only that of some events, why it has none."""
+        """How many partitions the topic has, or why it cannot be used.
+
+        Raises ConfigurationError instead if the topic is the same for all events.
+        """
         try:
             with self._cluster.translating():
-                if topic not in self._known:
-                    await self._cluster.ensure([check_topic(topic)])
-                    self._known.add(topic)
+                if topic not in self._checked_topics:
+                    await self._cluster.ensure_topics([check_topic(topic)])
+                    self._checked_topics.add(topic)
                 return len(await producer.partitions_for(topic))
         except ConfigurationError as error:
-            if topic in self._fixed:
+            if topic in self._fixed_topics:
                 raise
             return str(error)
 
-    async def _connected(self) -> AIOKafkaProducer:
+    async def _opened(self) -> AIOKafkaProducer:
         async with self._opening:
             if self._closed:
                 raise BrokerUnavailable(f"{self!r} was closed")
             if self._producer is None:
-                self._producer = await self._cluster.producer(self._fixed, self._batch_bytes)
-                self._known = set(self._fixed)
+                start = self._cluster.start_producer(self._fixed_topics, self._batch_bytes)
+                self._producer = await start
+                self._checked_topics = set(self._fixed_topics)
             return self._producer
 
     def _drop(self, producer: AIOKafkaProducer) -> None:
-        """After a failure nobody can tell what it would still send, and when."""
+        """Nobody can tell what a producer sends after a failure, and when; so it is aborted."""
         if self._producer is producer:
             self._producer = None
             for task in self._sending:
                 task.cancel()
-            self._cluster.end(abort_producer(producer))
+            self._cluster.close_in_background(abort_producer(producer))
 
 
-def _read(
+def _parse_topic(
     topic: str | Callable[[EventEnvelope], str],
 ) -> tuple[Callable[[EventEnvelope], str], tuple[str, ...]]:
-    """How to find an event's topic, and the topic itself if it is always the same."""
+    """A function that gives an event's topic; and the topic, if all events have the same."""
     if not isinstance(topic, str):
         return topic, ()
     try:
