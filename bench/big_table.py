@@ -18,29 +18,39 @@ from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
+PUBLISHED, PENDING = 5_000_000, 1_000_000
+TABLE, EMPTY = "big table", "empty table"
+
 _PUBLISHED = """
 UPDATE outbox SET status = 'published', published_at = now(), delivery_number = position
 WHERE position <= (SELECT min(position) + $1 - 1 FROM outbox)
 """
 
 _DELIVERED = """
-INSERT INTO outbox_sinks (sink, delivered) VALUES ('default', $1)
-ON CONFLICT (sink) DO UPDATE SET delivered = excluded.delivered
+INSERT INTO outbox_sinks (sink, last_delivery_number) VALUES ('default', $1)
+ON CONFLICT (sink) DO UPDATE SET last_delivery_number = excluded.last_delivery_number
 """
 
 
+def full(published: int, pending: int) -> str:
+    return f"{published:,} published, {pending:,} pending"
+
+
+FULL = full(PUBLISHED, PENDING)
+
+
 async def fill(database: str, published: int, pending: int) -> None:
-    link = await asyncpg.connect(database)
-    await link.execute("TRUNCATE outbox")
-    await link.execute(FILL, published + pending, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+    connection = await asyncpg.connect(database)
+    await connection.execute("TRUNCATE outbox")
+    await connection.execute(FILL, published + pending, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
     if published:
-        await link.execute(_PUBLISHED, published)
-    # Numbers go on after the last one, as they would had a relay published these.
-    await link.execute(_DELIVERED, published)
-    await link.execute("VACUUM ANALYZE outbox")
-    # What filling left to be written is no part of the measurement.
-    await link.execute("CHECKPOINT")
-    await link.close()
+        await connection.execute(_PUBLISHED, published)
+    # A relay numbers deliveries from here on, as if it had published the rows above.
+    await connection.execute(_DELIVERED, published)
+    await connection.execute("VACUUM ANALYZE outbox")
+    # Write dirty pages now, so that filling the table is not measured.
+    await connection.execute("CHECKPOINT")
+    await connection.close()
 
 
 async def drain(services: Services, database: str, count: int) -> tuple[float, float]:
@@ -75,7 +85,7 @@ async def drain(services: Services, database: str, count: int) -> tuple[float, f
 async def _run(
     services: Services, tables: dict[str, str], count: int, rounds: int
 ) -> tuple[list[Row], float]:
-    """In turn, on one server whose disk has settled: both meet the broker in the same mood."""
+    """Both tables in turn, on one server, so that a slow moment of disk or broker meets both."""
     rates: dict[str, list[float]] = {name: [] for name in tables}
     grown = []
     small, *_ = tables
@@ -83,14 +93,14 @@ async def _run(
         await fill(tables[small], 0, count)
         for name, database in tables.items():
             rate, megabytes = await drain(services, database, count)
-            if number:  # the first of each is for the caches
+            if number:  # the first round warms the caches up
                 rates[name].append(rate)
                 grown.append(megabytes)
     return rows_of(rates, [small]), max(grown)
 
 
 def _as_for_a_big_table(services: Services) -> None:
-    """The defaults are for a table of some megabytes; both cases get the same."""
+    """PostgreSQL's defaults suit small tables; both cases get the same larger settings."""
     for setting in ("shared_buffers = '1GB'", "max_wal_size = '8GB'"):
         services.postgres.psql(f"ALTER SYSTEM SET {setting}")
     services.postgres.stop()
@@ -98,17 +108,21 @@ def _as_for_a_big_table(services: Services) -> None:
 
 
 def run(
-    rounds: int = 7, count: int = 50_000, published: int = 5_000_000, pending: int = 1_000_000
+    rounds: int = 7, count: int = 50_000, published: int = PUBLISHED, pending: int = PENDING
 ) -> dict[str, list[Row]]:
     with Services() as services:
         _as_for_a_big_table(services)
         server = services.postgres.url
         with outbox_database(server, "small") as small, outbox_database(server, "big") as big:
-            # So many more that as many are pending to the end.
+            # More pending rows than are drained, so that `pending` are left at the end.
             asyncio.run(fill(big, published, pending + (rounds + 1) * count))
-            named = {"empty table": small, f"{published:,} published, {pending:,} pending": big}
+            named = {EMPTY: small, full(published, pending): big}
             rows, grown = asyncio.run(_run(services, named, count, rounds))
     show("relay to RabbitMQ on a big table", rows)
     print(f"  memory grew by {grown:.1f} MB at most while {count:,} events were drained")
-    save("big_table", {"big table": rows}, {"rounds": rounds, "count": count, "megabytes": grown})
-    return {"big table": rows}
+    save(
+        "big_table",
+        {TABLE: rows},
+        {"rounds": rounds, "count": count, "batch": BATCH, "megabytes": grown},
+    )
+    return {TABLE: rows}

@@ -53,6 +53,9 @@ class OrderPlaced(DomainEvent, type="bench.order_placed", aggregate="order"):
     lines: list[Line]
 
 
+ONE_LINER, OURS = "json.dumps(asdict)", "serialize_event"
+ENCODING = ("small event → JSON", "order with 8 lines → JSON")
+
 SMALL = AccountCreated(account_id=uuid4(), email="someone@example.org", role=Role.USER)
 ORDER = OrderPlaced(
     order_id=uuid4(),
@@ -66,9 +69,9 @@ ORDER = OrderPlaced(
 def encode(event: Any, rounds: int, seconds: float) -> list[Row]:
     bare = msgspec.json.Encoder()
     cases = {
-        "json.dumps(asdict)": lambda: json.dumps(asdict(event), default=str),
+        ONE_LINER: lambda: json.dumps(asdict(event), default=str),
         "bare msgspec": lambda: bare.encode(event).decode(),
-        "serialize_event": lambda: serialize_event(event),
+        OURS: lambda: serialize_event(event),
     }
     return compare(cases, beside=list(cases)[:2], rounds=rounds, seconds=seconds)
 
@@ -107,9 +110,9 @@ def publish(rounds: int, seconds: float) -> list[Row]:
 
 def run(rounds: int = 7, seconds: float = 0.3) -> dict[str, list[Row]]:
     tables = {
-        "small event → JSON": encode(SMALL, rounds, seconds),
+        ENCODING[0]: encode(SMALL, rounds, seconds),
         "small event ← JSON": decode(SMALL, rounds, seconds),
-        "order with 8 lines → JSON": encode(ORDER, rounds, seconds),
+        ENCODING[1]: encode(ORDER, rounds, seconds),
         "order with 8 lines ← JSON": decode(ORDER, rounds, seconds),
         "InMemoryEventBus": publish(rounds, seconds),
     }

@@ -44,11 +44,11 @@ def for_engine(url: str) -> str:
 
 
 async def _execute(url: str, statement: str) -> None:
-    link = await asyncpg.connect(url)
+    connection = await asyncpg.connect(url)
     try:
-        await link.execute(statement)
+        await connection.execute(statement)
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def _tables(url: str) -> None:

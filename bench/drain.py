@@ -1,4 +1,4 @@
-"""A table full of pending events emptied in one go: is the rate steady, is memory flat?"""
+"""Draining a table full of pending events: is the rate steady, is memory flat?"""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from outrider.testing.services import Services
 
 PENDING = 10_000_000 if os.environ.get("OUTRIDER_FULL") else 500_000
 TO_RABBITMQ = 0.1
-"""Which part of them goes to RabbitMQ as well; the rest would only take longer."""
+"""The part of the events that is also drained to RabbitMQ, which is slower."""
 SLICES = 40
 FILL_STEP = 500_000
 
-# Keeps the newest, so that a long queue is not what is measured.
+# A short queue that drops the oldest messages: a long one would slow the broker down.
 _SHORT = Queue(
     f"{EXCHANGE}_short",
     (Binding(EXCHANGE),),
@@ -35,19 +35,19 @@ _SHORT = Queue(
 
 
 async def fill(url: str, count: int) -> None:
-    link = await asyncpg.connect(url)
-    await link.execute("TRUNCATE outbox")
+    connection = await asyncpg.connect(url)
+    await connection.execute("TRUNCATE outbox")
     for at in range(0, count, FILL_STEP):
         some = min(FILL_STEP, count - at)
-        await link.execute(FILL, some, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
-    await link.execute("VACUUM ANALYZE outbox")
-    # What filling left to be written is no part of the measurement.
-    await link.execute("CHECKPOINT")
-    await link.close()
+        await connection.execute(FILL, some, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+    await connection.execute("VACUUM ANALYZE outbox")
+    # Write dirty pages now, so that filling the table is not measured.
+    await connection.execute("CHECKPOINT")
+    await connection.close()
 
 
 class Slices:
-    """Notes time and memory whenever another part of the events is through."""
+    """Notes time and memory each time when one slice of the events was published."""
 
     def __init__(self, count: int) -> None:
         self._count, self._each, self._accepted = count, max(1, count // SLICES), 0
@@ -113,5 +113,5 @@ def run(count: int = PENDING, services: Services | None = None) -> dict[str, lis
         megabytes = [slice_["megabytes"] for slice_ in part]
         show(f"{title}, {int(part[-1]['events']):,} events drained in one go", tables[title])
         print(f"  memory: {megabytes[0]:.1f} MB at first, {max(megabytes):.1f} MB at most")
-    save("drain", tables, {"count": count, "slices": found})
+    save("drain", tables, {"count": count, "batch": BATCH, "slices": found})
     return tables

@@ -22,9 +22,9 @@ from outrider.testing.services import Services
 
 SECONDS = 600.0 if os.environ.get("OUTRIDER_FULL") else 60.0
 STEP = 1.0
-"""Seconds from one lot of events to the next, in each database."""
+"""Seconds between two lots of events, in each database."""
 LOT = 2_000
-PATIENCE = 60.0
+LOT_TIMEOUT_S = 60.0
 FREE, PINNED = "free", "horizon pinned"
 
 _PIN = "BEGIN ISOLATION LEVEL REPEATABLE READ"
@@ -32,10 +32,10 @@ _DEAD = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'outbox'"
 
 
 class Drained:
-    """A database with a relay of its own that lives as long as the measurement."""
+    """One database, with a relay that runs during the whole measurement."""
 
-    def __init__(self, link: asyncpg.Connection) -> None:
-        self._link, self._left, self._done = link, 0, asyncio.Event()
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection, self._left, self._done = connection, 0, asyncio.Event()
 
     def watch(self, signal: Signal) -> None:
         if isinstance(signal, BatchPublished):
@@ -44,45 +44,45 @@ class Drained:
                 self._done.set()
 
     async def lot(self, count: int) -> float:
-        """Events a second from the moment when they are there until they are settled.
+        """Events per second, from their commit until the last one is settled.
 
-        What is not settled in time waits for the next lot, so that a long stall shows as one.
+        What is not settled in time counts for the next lot, so that a stall shows in the rate.
         """
         self._left += count
         self._done.clear()
-        await self._link.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+        await self._connection.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
         started = time.perf_counter()
-        await self._link.execute("SELECT pg_notify('outbox_channel', '')")
+        await self._connection.execute("SELECT pg_notify('outbox_channel', '')")
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(LOT_TIMEOUT_S):
                 await self._done.wait()
         return max(0, count - self._left) / (time.perf_counter() - started)
 
     async def dead_rows(self) -> int:
-        return int(await self._link.fetchval(_DEAD) or 0)
+        return int(await self._connection.fetchval(_DEAD) or 0)
 
 
 @asynccontextmanager
 async def drained(url: str) -> AsyncIterator[Drained]:
-    link, engine = await asyncpg.connect(url), create_async_engine(for_engine(url))
-    found = Drained(link)
+    connection, engine = await asyncpg.connect(url), create_async_engine(for_engine(url))
+    found = Drained(connection)
     config = RelayConfig(batch_size=BATCH, retention=None)
     async with OutboxRelay(SqlOutboxStore(engine), Nowhere(), config, on_signal=found.watch):
         await found.lot(LOT)  # warms up
         yield found
     await engine.dispose()
-    await link.close()
+    await connection.close()
 
 
 async def _pin(url: str) -> asyncpg.Connection:
-    link = await asyncpg.connect(url)
-    await link.execute(_PIN)
-    await link.fetch("SELECT count(*) FROM outbox")  # only now it has a snapshot
-    return link
+    connection = await asyncpg.connect(url)
+    await connection.execute(_PIN)
+    await connection.fetch("SELECT count(*) FROM outbox")  # takes the snapshot
+    return connection
 
 
 async def measure(urls: dict[str, str], seconds: float, lot: int) -> dict[str, Any]:
-    """One lot here, one lot there, as long as it shall last."""
+    """One lot to each database in turn, until the time is over."""
     rates: dict[str, list[float]] = {FREE: [], PINNED: []}
     async with AsyncExitStack() as stack:
         free = await stack.enter_async_context(drained(urls[FREE]))
@@ -121,6 +121,12 @@ def run(
         show(f"relay to nowhere, {seconds:g} s, {title}", rows)
     print(f"  dead rows at the end: {found['dead']}")
     series = {name: [round(rate) for rate in rates] for name, rates in found["rates"].items()}
-    settings = {"seconds": seconds, "lot": lot, "dead_rows": found["dead"], "series": series}
+    settings = {
+        "seconds": seconds,
+        "lot": lot,
+        "batch": BATCH,
+        "dead_rows": found["dead"],
+        "series": series,
+    }
     save("horizon", tables, settings)
     return tables

@@ -15,7 +15,8 @@ from nats.aio.msg import Msg
 from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
-from bench.relay import BATCH, Bench
+from bench.relay import BATCH, DEFAULT, TUNED, Bench
+from outrider import RelayConfig
 from outrider.brokers.nats import NatsPublisher
 from outrider.testing.services import Services
 
@@ -27,6 +28,7 @@ ASYNC = "publish_async, no database"
 RAW = "pipelined, no database"
 CEILING = "bare claim, publish, settle"
 OURS = "outrider to NATS"
+OURS_TUNED = "outrider to NATS, batches of 1,000"
 
 Message = tuple[str, str, str, bytes]
 
@@ -70,7 +72,7 @@ class RawClient:
             await self.js.publish(subject, message[3], headers=headers)
 
     def _headers(self, message: Message) -> tuple[str, dict[str, str]]:
-        """What the relay sends, too."""
+        """The same headers that the relay sends."""
         event_id, aggregate, moment, _ = message
         return f"{SUBJECT}.{EVENT_TYPE}", {
             "Nats-Msg-Id": f"{event_id}:nats",
@@ -105,7 +107,7 @@ class NatsBench(Bench):
             await raw.js.purge_stream(STREAM)
 
     async def alone(self, way: str, count: int) -> float:
-        """Of one batch after the other, without a database."""
+        """The rate of one batch after the other, without a database."""
         made = [(str(uuid4()), f"order-{n % AGGREGATES}", "now", PAYLOAD) for n in range(count)]
         async with self.raw() as raw:
             send = getattr(raw, way)
@@ -125,19 +127,20 @@ class NatsBench(Bench):
     def publisher(self) -> NatsPublisher:
         return NatsPublisher(self.url, stream=STREAM, subject=SUBJECT)
 
-    async def ours(self) -> float:
-        return await self.relay(self.publisher())
+    async def ours(self, config: RelayConfig) -> float:
+        return await self.relay(self.publisher(), config)
 
 
 async def _run(bench: NatsBench, rounds: int) -> list[Row]:
     async with bench.publisher():
-        pass  # the stream is there now
+        pass  # opening it creates the stream
     cases: dict[str, Callable[[], Awaitable[float]]] = {
         ONE_BY_ONE: lambda: bench.alone("publish_one_by_one", bench.few),
         ASYNC: lambda: bench.alone("publish_async", bench.count),
         RAW: lambda: bench.alone("publish", bench.count),
         CEILING: bench.ceiling,
-        OURS: bench.ours,
+        OURS_TUNED: lambda: bench.ours(TUNED),
+        OURS: lambda: bench.ours(DEFAULT),
     }
     async with aclosing(bench):
         rates = await in_turn(cases, rounds=rounds, before=bench.purge)
@@ -152,7 +155,11 @@ def run(
         version = servers.nats.version
     tables = {"to NATS": rows}
     show(f"to NATS {version}, events of 300 bytes over {AGGREGATES} aggregates", rows)
-    save("nats", tables, {"rounds": rounds, "count": count, "server": version})
+    save(
+        "nats",
+        tables,
+        {"rounds": rounds, "count": count, "batch": DEFAULT.batch_size, "server": version},
+    )
     return tables
 
 

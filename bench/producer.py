@@ -1,4 +1,4 @@
-"""What a transaction pays for its events, beside an outbox row written by hand."""
+"""The cost of events for the transaction that records them, beside a row inserted by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from outrider.testing.services import Services
 
 CONNECTIONS = 8
 WARM_UP = 0.2
-"""The part of each slice that runs before counting starts."""
+"""The part of a slice that warms up and is not counted."""
 
 NAMES = OutboxNames(table="bench_outbox", processed="bench_processed", channel="bench_channel")
 METADATA = MetaData()
@@ -89,7 +89,7 @@ def business(order: UUID) -> tuple[Executable, dict[str, Any]]:
 
 
 def by_hand(order: UUID) -> tuple[Executable, dict[str, Any]]:
-    """An equal row; its JSON and its text are there already, so this is the limit."""
+    """An equal row whose JSON was made beforehand, so nothing can be faster."""
     key = random.getrandbits(63)
     return _INSERT_BY_HAND, {
         "id": uuid4(),
@@ -125,12 +125,12 @@ _INSERT_BY_HAND = text(f"INSERT INTO {NAMES.table} ({_COLUMNS}) VALUES ({_VALUES
 _NOTIFY = text("SELECT pg_notify(:channel, '')")
 
 
-OUTBOX, WAKING = Outbox(TABLES, wake_up=False), Outbox(TABLES, wake_up=True)
+OUTBOX, NO_WAKE_UP = Outbox(TABLES), Outbox(TABLES, wake_up=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What one transaction does: its statements, then its events."""
+    """One transaction: its statements, then its events."""
 
     statements: tuple[Statement, ...]
     events: int = 0
@@ -154,19 +154,24 @@ class Case:
 
 
 ALONE, BY_HAND = "business alone", "INSERT by hand"
+# The outbox with its default settings, which wake relays up after the commit.
+ONE, TEN = "one event", "ten events"
+ONE_NO_WAKE_UP = "one event, no wake-up"
+ASYNC_POSTGRES = "PostgreSQL, AsyncSession, asyncpg"
+NOTIFY_INSIDE = "by hand, NOTIFY inside"
 CASES = {
     ALONE: Case(statements=(business,)),
     BY_HAND: Case(statements=(business, by_hand)),
-    "one event": Case(statements=(business,), events=1),
-    "one event, wake-up": Case(statements=(business,), events=1, outbox=WAKING),
-    "ten events": Case(statements=(business,), events=10),
-    "by hand, NOTIFY inside": Case(statements=(business, by_hand, notify)),
+    ONE: Case(statements=(business,), events=1),
+    ONE_NO_WAKE_UP: Case(statements=(business,), events=1, outbox=NO_WAKE_UP),
+    TEN: Case(statements=(business,), events=10),
+    NOTIFY_INSIDE: Case(statements=(business, by_hand, notify)),
 }
 IN_SQLITE = {
     ALONE: CASES[ALONE],
     BY_HAND: Case(statements=(business, by_hand_in_sqlite)),
-    "one event": CASES["one event"],
-    "ten events": CASES["ten events"],
+    ONE: CASES[ONE],
+    TEN: CASES[TEN],
 }
 
 
@@ -195,7 +200,7 @@ class Count:
 
     @property
     def per_cpu_second(self) -> float:
-        """Of this process, all threads together; the server's share is not in it."""
+        """By the CPU time of all threads of this process, without the servers."""
         return self._done / (time.process_time() - self._cpu)
 
 
@@ -223,20 +228,21 @@ def with_threads(engine: Engine, case: Case, seconds: float, connections: int) -
 
 
 class Watch:
-    """Listens as a relay would, and empties the tables between two slices."""
+    """Listens on the channel as a relay does, and empties the tables between two slices."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"LISTEN {NAMES.channel}")
-        self.heard: dict[str, int] = {}
+        self.notifications: dict[str, int] = {}
 
     def before(self) -> None:
-        self._read(0)  # what was sent late belongs to nobody
+        self._read(0)  # drop what the slice before has sent late
         self._connection.execute(f"TRUNCATE {ORDERS.name}, {NAMES.table}")
 
     def after(self, name: str) -> None:
-        """Read only now, so that the server's part is measured and the reader's is not."""
-        self.heard[name] = self.heard.get(name, 0) + self._read(0.05)
+        """Reads the notifications after the slice, so that reading them is not measured."""
+        received = self._read(0.05)
+        self.notifications[name] = self.notifications.get(name, 0) + received
 
     def _read(self, seconds: float) -> int:
         return sum(1 for _ in self._connection.notifies(timeout=seconds))
@@ -268,7 +274,7 @@ def in_postgres(url: str, length: Length) -> tuple[list[Row], list[Row], dict[st
 
         rows = _compare(one, CASES, length)
         runner.run(engine.dispose())
-    return rows, rows_of(per_cpu_second, [ALONE, BY_HAND]), watch.heard
+    return rows, rows_of(per_cpu_second, [ALONE, BY_HAND]), watch.notifications
 
 
 def in_postgres_with_threads(url: str, length: Length) -> list[Row]:
@@ -336,15 +342,19 @@ def run(
         url = services.postgres.url
         stack.enter_context(_tables(url))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        by_clock, by_cpu, heard = in_postgres(url, length)
+        by_clock, by_cpu, notifications = in_postgres(url, length)
         tables = {
-            "PostgreSQL, AsyncSession, asyncpg": by_clock,
+            ASYNC_POSTGRES: by_clock,
             "the same, per second of this process's CPU time": by_cpu,
             "PostgreSQL, Session in threads, psycopg": in_postgres_with_threads(url, length),
             "SQLite, AsyncSession, aiosqlite, one connection": in_sqlite(folder, length),
         }
     for title, rows in tables.items():
         show(title, rows)
-    settings = {"connections": CONNECTIONS, "payload_bytes": len(PAYLOAD), "notifications": heard}
+    settings = {
+        "connections": CONNECTIONS,
+        "payload_bytes": len(PAYLOAD),
+        "notifications": notifications,
+    }
     save("producer", tables, {**asdict(length), **settings})
     return tables

@@ -15,7 +15,8 @@ from redis.asyncio.connection import parse_url
 from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, events
-from bench.relay import BATCH, Bench
+from bench.relay import BATCH, DEFAULT, TUNED, Bench
+from outrider import RelayConfig
 from outrider.brokers.redis import RedisPublisher
 from outrider.testing.services import Services
 
@@ -27,6 +28,7 @@ BARE_PIPELINE = "bare claim, pipeline, settle"
 CEILING = "bare claim, packed, settle"
 OURS_ALONE = "RedisPublisher, no database"
 OURS = "outrider to Redis"
+OURS_TUNED = "outrider to Redis, batches of 1,000"
 
 Event = tuple[str, str, str, bytes]
 """Its id, its aggregate's id, its time and its payload."""
@@ -61,7 +63,7 @@ class RedisBench(Bench):
         await pipeline.execute()
 
     async def packed(self, connection: Connection, batch: list[Event]) -> None:
-        """Nothing goes on if a reply is an error, but nothing is taken back either."""
+        """Fails on the first reply that is an error; what was sent before it stays sent."""
         commands = [
             pack_command(
                 ("XADD", STREAM, "*", *(part for pair in fields(e).items() for part in pair))
@@ -105,8 +107,8 @@ class RedisBench(Bench):
         await connection.disconnect()
         return rate
 
-    async def ours(self) -> float:
-        return await self.relay(RedisPublisher(self.url, stream=STREAM))
+    async def ours(self, config: RelayConfig) -> float:
+        return await self.relay(RedisPublisher(self.url, stream=STREAM), config)
 
     async def _rate(self, send: Callable[[list[Event]], Awaitable[None]]) -> float:
         started = time.perf_counter()
@@ -126,13 +128,14 @@ async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
         OURS_ALONE: bench.ours_alone,
         BARE_PIPELINE: bench.bare_pipeline,
         CEILING: bench.ceiling,
-        OURS: bench.ours,
+        OURS_TUNED: lambda: bench.ours(TUNED),
+        OURS: lambda: bench.ours(DEFAULT),
     }
     async with Redis.from_url(bench.url) as client:
-        as_it_was = await client.config_get("appendfsync")
+        before = await client.config_get("appendfsync")
         await client.config_set("appendfsync", fsync)
         rates = await in_turn(cases, rounds=rounds, before=lambda: client.delete(STREAM))
-        await client.config_set("appendfsync", as_it_was["appendfsync"])
+        await client.config_set("appendfsync", before["appendfsync"])
     return rows_of(rates, [PIPELINE, BARE_PIPELINE, CEILING])
 
 
@@ -151,7 +154,7 @@ def run(
         tables = asyncio.run(_run(RedisBench(database, servers.redis.url, count), rounds))
     for title, rows in tables.items():
         show(f"{title}, events of 300 bytes over {AGGREGATES} aggregates", rows)
-    save("redis", tables, {"rounds": rounds, "count": count, "batch": BATCH})
+    save("redis", tables, {"rounds": rounds, "count": count, "batch": DEFAULT.batch_size})
     return tables
 
 

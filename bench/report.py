@@ -1,4 +1,8 @@
-"""python -m bench.report: the tables and plots of docs/benchmarks.md, from the recorded results."""
+"""python -m bench.report [--check]: writes every measured figure of the pages, from the results.
+
+Three kinds of marks are filled: `<!-- bench: part -->` with all tables and plots of a part,
+`<!-- figures: name -->` with a table of `summary.py`, and `<!-- figure: name -->` with one figure.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,35 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import measure, plots
+from bench import measure, plots, summary
+from bench.figures import FIGURES
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 PAGE = "benchmarks.md"
 
 _BLOCK = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FIGURE = re.compile(r"(<!-- figure: ([\w.]+) -->).*?(<!-- /figure -->)")
 _OURS = re.compile("outrider|relay|consumer|publisher|source|event", re.IGNORECASE)
 
 
 def fill(page: str, images: Path) -> str:
-    """The page with every block made anew; its plots are written beside it."""
+    """The page with every mark filled anew; its plots are written to `images`."""
     images.mkdir(parents=True, exist_ok=True)
-    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], images)}{found[3]}", page)
+    page = _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], images)}{found[3]}", page)
+    page = _TABLE.sub(lambda found: f"{found[1]}{_summary(found[2])}{found[3]}", page)
+    return _FIGURE.sub(lambda found: f"{found[1]}{FIGURES[found[2]].text()}{found[3]}", page)
+
+
+def _summary(name: str) -> str:
+    head = ["what", "beside", "ratio", "command"]
+    lines = [head, ["---", "---", "--:", "---"], *summary.table(name)]
+    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + "\n"
 
 
 def _block(part: str, images: Path) -> str:
@@ -77,7 +95,7 @@ def _picture(images: Path, name: str, title: str, svg: str) -> str:
 
 
 def _extras(part: str, settings: dict[str, Any], images: Path) -> Iterator[str]:
-    """What is no table of rates."""
+    """Plots of latency and of rates over time, the table of order, and what could not be run."""
     if latency := settings.get("latency"):
         values = {f"{n}, {p[:3]}": ms for n, found in latency.items() for p, ms in found.items()}
         svg = plots.bars("Milliseconds at 200 events a second", values, ours=(), unit=" ms")
@@ -100,12 +118,23 @@ def _extras(part: str, settings: dict[str, Any], images: Path) -> Iterator[str]:
         yield f"{name} is not in these tables: {why}."
 
 
-def main() -> int:
-    path = DOCS / PAGE
-    path.write_text(fill(path.read_text(), DOCS / "images"))
-    print(path.relative_to(DOCS.parent))
-    return 0
+def main(arguments: list[str]) -> int:
+    """Write the pages; with --check only name those that are behind the results."""
+    check = "--check" in arguments
+    behind = 0
+    with TemporaryDirectory() as folder:
+        for path in PAGES:
+            page = path.read_text()
+            new = fill(page, Path(folder) if check else DOCS / "images")
+            if new != page:
+                behind += 1
+                print(
+                    f"{path.relative_to(ROOT)} {'is behind: make plots' if check else ''}".strip()
+                )
+            if not check:
+                path.write_text(new)
+    return int(check and behind > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -19,11 +19,12 @@ from bench.relay import FILL, Nowhere
 from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services import Services
 
+TABLE = "slow broker"
 RELAYS = (1, 2, 4)
-BATCH = 100
+CONFIG = RelayConfig()
 DELAY = 0.05
 """Seconds that the broker takes for a batch."""
-PATIENCE = 120.0
+DEADLINE_S = 120.0
 
 _SHARES = "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL GROUP BY owner"
 _PENDING = "SELECT FROM outbox WHERE status = 'pending' LIMIT 1"
@@ -40,8 +41,7 @@ class SlowBroker(Nowhere):
 async def _relay(url: str) -> None:
     engine, stop = create_async_engine(for_engine(url)), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    config = RelayConfig(batch_size=BATCH)
-    async with OutboxRelay(SqlOutboxStore(engine), SlowBroker(), config):
+    async with OutboxRelay(SqlOutboxStore(engine), SlowBroker(), CONFIG):
         await stop.wait()
     await engine.dispose()
 
@@ -67,30 +67,30 @@ def relays(url: str, number: int) -> Iterator[None]:
 
 async def drained(url: str, number: int, count: int) -> float:
     """Events a second by the database's clock, once every relay has its share of the lanes."""
-    link = await asyncpg.connect(url)
+    connection = await asyncpg.connect(url)
 
     async def shared() -> bool:
-        shares = [share for (share,) in await link.fetch(_SHARES)]
+        shares = [share for (share,) in await connection.fetch(_SHARES)]
         return len(shares) == number and min(shares) >= 64 // number
 
     async def empty() -> bool:
-        return not await link.fetch(_PENDING)
+        return not await connection.fetch(_PENDING)
 
-    await link.execute("TRUNCATE outbox")
+    await connection.execute("TRUNCATE outbox")
     await until(shared)
-    await link.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
-    started = await link.fetchval("SELECT clock_timestamp()")
-    await link.execute("SELECT pg_notify('outbox_channel', '')")
+    await connection.execute(FILL, count, EVENT_TYPE, PAYLOAD.decode(), AGGREGATES)
+    started = await connection.fetchval("SELECT clock_timestamp()")
+    await connection.execute("SELECT pg_notify('outbox_channel', '')")
     await until(empty)
-    seconds = await link.fetchval(_SECONDS, started)
-    await link.close()
+    seconds = await connection.fetchval(_SECONDS, started)
+    await connection.close()
     return float(count / seconds)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE_S
     while not await condition():
-        assert time.monotonic() < deadline, "the relays did not get there"
+        assert time.monotonic() < deadline, "the relays took too long"
         await asyncio.sleep(0.05)
 
 
@@ -100,19 +100,26 @@ def run(
     numbers: Sequence[int] = RELAYS,
     services: Services | None = None,
 ) -> dict[str, list[Row]]:
-    rates: dict[str, list[float]] = {_name(number): [] for number in numbers}
+    rates: dict[str, list[float]] = {name_of(number): [] for number in numbers}
     with ExitStack() as stack:
         server = (services or stack.enter_context(Services())).postgres.url
         url = stack.enter_context(outbox_database(server, "bench_scaling"))
         for _ in range(rounds):
             for number in numbers:
                 with relays(url, number):
-                    rates[_name(number)].append(asyncio.run(drained(url, number, count)))
-    tables = {"slow broker": rows_of(rates, [_name(numbers[0])])}
-    show(f"relays to a broker that takes {DELAY:g} s for a batch of {BATCH}", tables["slow broker"])
-    save("scaling", tables, {"rounds": rounds, "count": count, "batch": BATCH, "delay": DELAY})
+                    rates[name_of(number)].append(asyncio.run(drained(url, number, count)))
+    tables = {TABLE: rows_of(rates, [name_of(numbers[0])])}
+    show(
+        f"relays to a broker that takes {DELAY:g} s for a batch of {CONFIG.batch_size}",
+        tables[TABLE],
+    )
+    save(
+        "scaling",
+        tables,
+        {"rounds": rounds, "count": count, "batch": CONFIG.batch_size, "delay": DELAY},
+    )
     return tables
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
     return f"{number} relay{'s' if number > 1 else ''}"

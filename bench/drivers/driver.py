@@ -97,24 +97,26 @@ Working = Callable[[Task, Sink], AbstractAsyncContextManager[Any]]
 async def measure(task: Task, fill: Fill, working: Working, pending: str) -> dict[str, Any]:
     """Seconds from the worker's start until no event is left to deliver."""
     await fill(task)
-    link = await asyncpg.connect(task.postgres)
-    await link.execute("VACUUM ANALYZE")
-    await link.execute("CHECKPOINT")
+    connection = await asyncpg.connect(task.postgres)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.execute("CHECKPOINT")
     async with opened_sink(task) as sink:
         started = time.perf_counter()
         async with working(task, sink):
-            ended = await _until_done(link, sink, pending, started + task.seconds)
-    left = await link.fetchval(f"SELECT count(*) FROM ({pending}) AS pending")  # noqa: S608 - our own words
-    await link.close()
+            ended = await _until_done(connection, sink, pending, started + task.seconds)
+    left = await connection.fetchval(f"SELECT count(*) FROM ({pending}) AS pending")  # noqa: S608 - our own words
+    await connection.close()
     return {"seconds": ended - started, "left": left}
 
 
-async def _until_done(link: asyncpg.Connection, sink: Sink, pending: str, limit: float) -> float:
+async def _until_done(
+    connection: asyncpg.Connection, sink: Sink, pending: str, limit: float
+) -> float:
     """Looks rarely while events are on their way, often once all of them were seen."""
     while time.perf_counter() < limit:
         with suppress(TimeoutError):
             await asyncio.wait_for(sink.all.wait(), 0.5)
-        if not await link.fetchval(f"SELECT EXISTS ({pending})"):
+        if not await connection.fetchval(f"SELECT EXISTS ({pending})"):
             break
         await asyncio.sleep(0.01)
     return time.perf_counter()

@@ -15,6 +15,7 @@ from outrider.admin.summaries import (
 )
 from outrider.ports import CheckResult
 from outrider.recording.repository import OutboxRepository
+from outrider.recording.rows import row_of
 from outrider.store.schema import migrate as schema
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "Replay",
     "SinkSummary",
     "check_database",
+    "row_of",
     "schema",
 ]
