@@ -42,6 +42,14 @@ def test_page_whose_blocks_rely_on_each_other_is_played_in_order(tmp_path: Path)
     )
 
 
+def test_excerpt_repeats_lines_of_the_program_below_it(tmp_path: Path) -> None:
+    play(
+        tmp_path,
+        f"{blocks.EXCERPT}\n```python\na = 1\n…\nb = a\n```\n\n"
+        "```python\nif True:\n    a = 1\n    c = 2\n    b = a\n```\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -54,7 +62,10 @@ def test_page_whose_blocks_rely_on_each_other_is_played_in_order(tmp_path: Path)
         ("```\n???\n```\n", "nobody knows the language"),
         ("``` {.python}\n```\n", "write ```language"),
         ("```sh\npip install 'outrider[telepathy]'\n```\n", "no extra telepathy"),
-        ("<!-- not run: why -->\n```sh\noutrider relay --nowhere\n```\n", "No such option"),
+        (
+            f"{blocks.EXCERPT}\n```python\ny = 1\n```\n\n```python\nx = 1\n```\n",
+            "'y = 1' is not in",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_page_is_said(tmp_path: Path, text: str, complaint: str) -> None:

@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "deploy/README.md")
+    ),
+    *sorted(ROOT.glob("examples/*/README.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 NEW_TERMINAL, SAME_TERMINAL = "another terminal", "that terminal"
 
 _FENCE = re.compile(r'```(?P<language>[a-z]*)(?: title="(?P<title>[^"]+)")?')
-_MARK = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+EXCERPT = "<!-- excerpt of the program below -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +31,10 @@ class Block:
     language: str
     title: str | None
     code: str
-    not_run: str | None
-    """Why it is only parsed, if the comment before it says so."""
+    excerpt: bool = False
+    """Whether it only repeats lines of a program that follows on the page."""
+    source: str = ""
+    """The Python blocks that follow an excerpt."""
     prints: str = ""
     """The text block that comes next; empty if there is none."""
 
@@ -41,11 +50,11 @@ def blocks_of(page: Path) -> list[Block]:
         if line.startswith("```"):
             found.append(_read(page, number, line, before, lines))
         before = line or before
-    return _with_output(found)
+    return _with_sources(_with_output(found))
 
 
 def _read(page: Path, number: int, line: str, before: str, lines: object) -> Block:
-    fence, mark = _FENCE.fullmatch(line), _MARK.fullmatch(before)
+    fence = _FENCE.fullmatch(line)
     assert fence, f"{page}:{number}: write ```language, or ```language title=…"
     code = []
     for _, inner in lines:  # type: ignore[attr-defined]
@@ -58,7 +67,7 @@ def _read(page: Path, number: int, line: str, before: str, lines: object) -> Blo
         language=fence["language"],
         title=fence["title"],
         code="\n".join(code) + "\n",
-        not_run=mark["reason"] if mark else None,
+        excerpt=before == EXCERPT,
     )
 
 
@@ -71,3 +80,11 @@ def _with_output(blocks: list[Block]) -> list[Block]:
         else block
         for block in blocks
     ]
+
+
+def _with_sources(blocks: list[Block]) -> list[Block]:
+    def later(block: Block) -> str:
+        programs = (b for b in blocks if b.line > block.line and b.language == "python")
+        return "".join(b.code for b in programs if not b.excerpt)
+
+    return [replace(block, source=later(block)) if block.excerpt else block for block in blocks]

@@ -1,27 +1,21 @@
-"""Blocks that are read, not run: each must at least be what it claims to be."""
+"""Blocks that are parsed, not run; and the names in commands that would install or take minutes."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable
-from itertools import takewhile
 from pathlib import Path
-from unittest.mock import patch
 
-import click
 import yaml
 
-from outrider.cli.app import app
 from tests.support.documents.blocks import ROOT, Block
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 _TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-_ENDS = ("|", "||", "&&", ">")
 _PARTS = {path.stem for path in (ROOT / "bench").glob("*.py")} | {"nats", "redis"}
 
 
@@ -29,9 +23,15 @@ def parse(block: Block, code: str) -> None:
     assert block.language in _PARSERS, f"{block}: nobody knows the language {block.language!r}"
     try:
         _PARSERS[block.language](code)
-    except (SyntaxError, ValueError, click.ClickException, yaml.YAMLError) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else error
-        raise AssertionError(f"{block}: {message}") from error
+    except (SyntaxError, ValueError, yaml.YAMLError) as error:
+        raise AssertionError(f"{block}: {error}") from error
+
+
+def excerpt(block: Block) -> None:
+    """Every line stands in the programs that follow, in this order; … stands for lines left out."""
+    lines = iter([line.strip() for line in block.source.splitlines()])
+    for line in filter(None, (line.strip() for line in block.code.splitlines())):
+        assert line == "…" or line in lines, f"{block}: {line!r} is not in the program below, here"
 
 
 def check_names(line: str) -> bool:
@@ -46,32 +46,6 @@ def check_names(line: str) -> bool:
 
 def _python(code: str) -> None:
     compile(code, "block", "exec")
-
-
-def _shell(code: str) -> None:
-    said = subprocess.run(["bash", "-n", "-c", code], capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise ValueError(said.stderr)
-    for line in code.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words[:1] == ["outrider"]:
-            with patch.dict(os.environ, DATABASE_URL="sqlite:///shop.db"):
-                _outrider(list(takewhile(lambda word: word not in _ENDS, words[1:])))
-        check_names(line)
-
-
-def _outrider(arguments: list[str]) -> None:
-    """As the command itself would read it, up to the moment when it would begin."""
-    command: click.Command = app
-    context = None
-    while True:
-        context = command.make_context("outrider", list(arguments), parent=context)
-        if not isinstance(command, click.Group):
-            return
-        rest = [*context._protected_args, *context.args]
-        _, found, arguments = command.resolve_command(context, rest)
-        assert found is not None
-        command = found
 
 
 def _make(words: list[str]) -> None:
@@ -108,8 +82,6 @@ def _as_it_is(_: str) -> None:
 
 _PARSERS: dict[str, Callable[[str], object]] = {
     "python": _python,
-    "sh": _shell,
-    "sql": _as_it_is,
     "toml": tomllib.loads,
     "yaml": yaml.safe_load,
     "json": json.loads,

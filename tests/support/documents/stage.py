@@ -40,18 +40,24 @@ class Stage:
 
     def __init__(self, folder: Path, services: Callable[[], Services]) -> None:
         self._folder, self._services = folder, services
-        port = _free_port()
-        self._addresses = {":8000/": f":{port}/", "--port 8000": f"--port {port}"}
+        ports = {written: _free_port() for written in (8000, 8001)}
+        self._addresses = {
+            form.format(written): form.format(free)
+            for written, free in ports.items()
+            for form in (":{}/", "--port {}")
+        }
         self._exports: list[str] = []
         self._terminals: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
-        source = os.pathsep.join([str(ROOT / "src"), str(folder)])
+        source = os.pathsep.join([str(ROOT / "src"), str(folder), str(ROOT)])
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        own = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+        own = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "PORT": str(ports[8000])}
         self._environment = {**own, "PYTHONPATH": source, "PATH": path}
 
     def play(self, block: Block) -> None:
         code = self._with_addresses(block.code)
-        if block.not_run or block.language not in ("python", "sh", "sql"):
+        if block.excerpt:
+            checks.excerpt(block)
+        elif block.language not in ("python", "sh", "sql"):
             checks.parse(block, code)
         elif block.language == "sh":
             self._shell(block, code)
