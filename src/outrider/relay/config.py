@@ -16,31 +16,35 @@ class RelayConfig:
     """How a relay works; the defaults suit a service with one relay or a few."""
 
     name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
-    """The name in logs and on the page; what tells relays apart is an id made at each start."""
+    """The relay's name in logs and on the dashboard, by default the host name and the process id.
+    It need not be unique: every start makes a new id."""
     batch_size: int = 100
-    """Most events of one batch; every loop has one batch in flight. Larger is faster, and repeats
-    more after a crash."""
+    """Most events in one batch; every loop has one batch in flight. A larger batch is faster, and
+    repeats more events after a crash."""
     batch_bytes: int = 16 * 1024 * 1024
-    """Most bytes of payload in one batch; bounds memory when events are large."""
+    """Most bytes of payload in one batch; this bounds memory when events are large."""
     poll_interval: timedelta = timedelta(seconds=5)
-    """How long to wait for a wake-up before looking anyway."""
+    """How long to wait for a wake-up before the relay polls anyway."""
     lease: timedelta = timedelta(seconds=10)
-    """How long a dead relay keeps its lanes; shorter takes over sooner, and renews more often."""
+    """How long a dead relay keeps its lanes; a shorter lease is taken over sooner, and is renewed
+    more often."""
     loops: int = 2
-    """Loops in this process, each with lanes of its own: one publishes while another claims or
+    """Relay loops in this process, each with its own lanes: one publishes while another claims or
     settles."""
     publish_timeout: timedelta = timedelta(seconds=30)
     """How long the sink may take for one batch."""
     retry: RetryPolicy = field(default_factory=SteppedRetry)
-    """When a refused event is tried again, and when it counts as failed."""
+    """The retry policy: when a refused event is published again, and when it counts as failed."""
     max_retries: int | None = None
-    """How often an event may be refused at most, whatever the policy says."""
+    """Most refusals before an event counts as failed; if it is not set, the retry policy decides:
+    both built-in policies stop at the tenth."""
     max_crashes: int = 3
     """How many relays may die while they publish an event before it counts as failed."""
     retention: timedelta | None = timedelta(days=7)
-    """How long published events are kept; None keeps them."""
+    """How long published events are kept before they are deleted; None (as text: never) keeps
+    them."""
     grace: timedelta = timedelta(seconds=25)
-    """How long `stop` waits for batches in flight."""
+    """How long a stop waits for batches in flight."""
 
     def __post_init__(self) -> None:
         nothing = timedelta(0)

@@ -17,6 +17,7 @@ from outrider.errors import (
 )
 from outrider.lanes import LEAST_PER_LANE
 from outrider.outcomes import ACCEPTED, HELD_BACK, Accepted, Outcome, Refused, RefusedEvent, Unknown
+from outrider.relay.suspects import Suspects
 from outrider.signals import (
     BatchClaimed,
     BatchPublished,
@@ -64,9 +65,8 @@ class RelayLoop:
         self._retry_at = inf
         self._deadline: asyncio.Timeout | None = None
         self._average_bytes = 1.0
-        self._tried = 0
         self._tokens: dict[int, int] = {}
-        self._suspects: list[ClaimedEvent] = []
+        self._suspects = Suspects(store, lanes, config)
 
     async def run(self) -> None:
         named = None
@@ -126,7 +126,7 @@ class RelayLoop:
         if not lanes or not self._held.are_valid:
             self._named = None
             return False
-        await self._clear_suspects()
+        await self._suspects.clear(self._tokens)
         recovering = lanes.intersection(self._held.recovering)
         limit = self._limit()
         batch = await self._claim(recovering or (lanes if named is None else lanes & named), limit)
@@ -170,33 +170,15 @@ class RelayLoop:
     async def _isolate_suspects(
         self, batch: list[ClaimedEvent], lanes: set[int]
     ) -> list[ClaimedEvent]:
-        """The last owner of these lanes died, perhaps of one of these events.
-
-        Until a whole batch is through, only a few are published at a time, and a crash is counted
-        against each of them in advance; one that has such a count already is published alone.
-        """
-        few = batch[: max(1, self._config.batch_size // 10)]
-        if any(event.crash_count for event in few):
-            few = few[:1]
-        self._tried += len(few)
-        if not few or self._tried >= self._config.batch_size:
-            self._held.recovered(lanes)
-            self._tried = 0
-        if few and few[0].crash_count >= self._config.max_crashes:
+        """The last owner of these lanes died, perhaps of one of these events."""
+        few = self._suspects.choose(batch, lanes)
+        if few and self._suspects.is_hopeless(few[0]):
             reason = f"{few[0].crash_count} relays died with this event in hand"
             await self._settle([], [RefusedEvent(few[0], reason, None)], [])
             return []
         if few:
-            await self._store.adjust_crash_count(self._held.relay, self._tokens, few)
-            self._suspects = few
+            await self._suspects.count(self._tokens, few)
         return few
-
-    async def _clear_suspects(self) -> None:
-        """This process lives, so whatever kept these from being settled was no crash."""
-        if self._suspects:
-            relay, tokens = self._held.relay, self._tokens
-            await self._store.adjust_crash_count(relay, tokens, self._suspects, -1)
-            self._suspects = []
 
     async def _process(self, batch: list[ClaimedEvent]) -> bool:
         """Whether all were accepted."""
@@ -214,9 +196,8 @@ class RelayLoop:
         if accepted or refused:
             self._outages.sink_is_up()
         await self._settle(accepted, refused, [event for event, _ in unknown])
-        if self._suspects:
-            self._suspects = [event for event, o in pairs if not isinstance(o, Accepted)]
-            await self._clear_suspects()
+        not_accepted = [event for event, o in pairs if not isinstance(o, Accepted)]
+        await self._suspects.settled(self._tokens, not_accepted)
         self.published += len(accepted)
         self._signal(
             BatchPublished(
