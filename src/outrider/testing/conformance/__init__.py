@@ -9,6 +9,7 @@ pytest.register_assert_rewrite(
     "outrider.testing.conformance.sources",
 )
 
+from outrider.testing.conformance.events import event  # noqa: E402
 from outrider.testing.conformance.harness import (  # noqa: E402
     DeadLetter,
     SinkHarness,
@@ -25,4 +26,5 @@ __all__ = [
     "SourceHarness",
     "SourceSuite",
     "StoredMessage",
+    "event",
 ]
