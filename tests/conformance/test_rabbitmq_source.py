@@ -46,7 +46,7 @@ class RabbitMQGroup(SourceHarness):
 
     async def dead_letters(self) -> list[DeadLetter]:
         self._read += [
-            DeadLetter(each.body, str(each.headers["x-outrider-reason"]))
+            DeadLetter(each.body, str(each.headers["dead-letter-reason"]))
             for each in await messages_in(self._server.url, f"{self._name}.dlq")
         ]
         return list(self._read)

@@ -52,7 +52,7 @@ class Stage:
         given = {
             "DATABASE_URL": self.messaging.database.url,
             "RABBITMQ_URL": self.broker.url,
-            "RABBITMQ_TOPOLOGY": "messaging",
+            "RABBITMQ_TOPOLOGY": "examples.messaging.topology:TOPOLOGY",
             "OUTBOX_TABLE": "outbox_events",
             **settings,
         }
@@ -117,7 +117,7 @@ async def test_events_reach_the_queues_that_they_are_meant_for(stage: Stage) -> 
     scheduled = messaging.create("scheduled", daily())
 
     # when
-    with stage.relay(RABBITMQ_TOPOLOGY="examples.messaging.topology:audited"):
+    with stage.relay(RABBITMQ_TOPOLOGY="examples.messaging.topology:AUDITED"):
         messaging.change("group", group, status="queued")
         messaging.change("scheduled", scheduled, status="cancelled")
         stage.until_published()

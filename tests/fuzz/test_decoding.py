@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 from pamqp.frame import marshal
 
-from outrider.brokers.rabbitmq.amqp.properties import HEADERS, text, write_header, write_table
+from outrider.brokers.rabbitmq.amqp import HEADERS, string_value, write_header, write_table
 from tests.support.fuzz import decoders
 from tests.support.fuzz.budget import fuzz, hostile_text
 
@@ -85,7 +85,7 @@ def prefixed(prefix: str) -> st.SearchStrategy[dict[str, bytes]]:
 
 
 def header_of(named: dict[str, bytes], size: int, tail: bytes) -> bytes:
-    entries = {k.encode()[:255]: text(v.decode(errors="replace")) for k, v in named.items()}
+    entries = {k.encode()[:255]: string_value(v.decode(errors="replace")) for k, v in named.items()}
     return write_header({HEADERS: write_table(entries)}, size) + tail
 
 

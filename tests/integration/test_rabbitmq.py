@@ -18,6 +18,7 @@ import pytest
 from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_binary
 from cloudevents.core.formats.json import JSONFormat
 
+from examples.messaging.topology import messaging_topology
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
 from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import (
@@ -27,7 +28,6 @@ from outrider.brokers.rabbitmq import (
     RabbitMQConfig,
     RabbitMQPublisher,
     Topology,
-    messaging_topology,
 )
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.services import Services
@@ -80,7 +80,9 @@ async def test_official_cloudevents_sdk_reads_the_message(url: str) -> None:
     name = unique()
     sent = event("o-1", data=b'{"total":3}')
 
-    async with publishing(url, name, config=RabbitMQConfig(source="/shop")) as publisher:
+    async with publishing(
+        url, name, config=RabbitMQConfig(cloudevents_source="/shop")
+    ) as publisher:
         await publisher.publish(sent)
     [found] = await messages_in(url, name)
 

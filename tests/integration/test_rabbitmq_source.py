@@ -15,15 +15,15 @@ import aio_pika
 import aiormq
 import pytest
 
+from examples.messaging.topology import messaging_topology
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope
 from outrider.brokers.rabbitmq import (
     Binding,
     Exchange,
     Queue,
+    RabbitMQConfig,
     RabbitMQSource,
-    RabbitMQSourceConfig,
     Topology,
-    messaging_topology,
 )
 from outrider.consumer.consumer import ConsumerConfig, EventConsumer
 from outrider.events.cloudevents import to_structured
@@ -105,7 +105,7 @@ async def test_each_one_that_takes_over_begins_with_the_oldest(
     url: str, topology_of: Callable[[str], Topology]
 ) -> None:
     name, left = unique(), [event() for _ in range(60)]
-    topology, config = topology_of(name), RabbitMQSourceConfig(prefetch=15)
+    topology, config = topology_of(name), RabbitMQConfig(prefetch=15)
     await sent(url, name, left, topology)
 
     async with (
@@ -146,7 +146,7 @@ async def test_who_stands_by_receives_nothing(
 
 async def test_unordered_sources_share_the_work(url: str) -> None:
     name = unique()
-    topology, config = one_queue(name), RabbitMQSourceConfig(prefetch=5)
+    topology, config = one_queue(name), RabbitMQConfig(prefetch=5)
     settings = {"ordered": False, "config": config}
 
     async with (
@@ -289,7 +289,7 @@ async def test_no_more_than_the_prefetch_is_ahead_of_its_acknowledgement(
     services: Services, url: str
 ) -> None:
     name = unique()
-    topology, config = one_queue(name), RabbitMQSourceConfig(prefetch=7)
+    topology, config = one_queue(name), RabbitMQConfig(prefetch=7)
     await sent(url, name, [event(str(number)) for number in range(30)], topology)
 
     async with receiving(url, name, topology, config=config) as source:
@@ -421,7 +421,7 @@ async def test_dead_letter_is_the_message_as_it_was_and_the_reason(url: str) -> 
     name, moment = unique(), datetime(2026, 1, 2, tzinfo=UTC)
     headers: dict[str, Any] = {
         "text": "ünï", "count": 2**40, "rate": 0.5, "when": moment, "flag": True, "nothing": None,
-        "list": [1, "x", {"y": 2}], "x-outrider-reason": "an older one",
+        "list": [1, "x", {"y": 2}], "dead-letter-reason": "an older one",
     }  # fmt: skip
     message = aio_pika.Message(
         b"\xff" * 300_000,
@@ -449,14 +449,14 @@ async def test_dead_letter_is_the_message_as_it_was_and_the_reason(url: str) -> 
 
     assert list(left) == await messages_in(url, name) == []
     assert found.body == message.body
-    reason = found.headers.pop("x-outrider-reason")
+    reason = found.headers.pop("dead-letter-reason")
     assert isinstance(reason, str)
     assert reason.startswith("Grund: ValueError?xxx")
     assert len(reason) <= 1000
-    assert found.headers.pop("x-outrider-queue") == name
-    assert found.headers.pop("x-outrider-exchange") == ""
-    assert found.headers.pop("x-outrider-routing-key") == name
-    assert found.headers == {k: v for k, v in headers.items() if k != "x-outrider-reason"}
+    assert found.headers.pop("dead-letter-origin") == name
+    assert found.headers.pop("dead-letter-address") == f"/{name}"
+    assert found.headers.pop("dead-letter-group") == name
+    assert found.headers == {k: v for k, v in headers.items() if k != "dead-letter-reason"}
     assert (found.content_type, found.content_encoding, found.priority) == ("text/plain", "gzip", 3)
     assert (found.correlation_id, found.reply_to, found.app_id) == ("c-1", "somewhere", "shop")
     assert (found.message_id, found.timestamp, found.type) == ("ü-1", moment, "odd")
@@ -484,7 +484,7 @@ async def test_dead_letters_of_a_queue_with_an_exchange_for_them_go_there(url: s
     [found] = await messages_in(url, dead.name)
 
     assert (found.exchange, found.routing_key) == (f"{exchange}.dlx", "group_message.queued")
-    assert found.headers["x-outrider-reason"] == "no"
+    assert found.headers["dead-letter-reason"] == "no"
     assert found.headers["ce-id"] == str(batch[0].event_id)
 
 
@@ -495,9 +495,9 @@ async def test_dead_letters_go_where_they_are_wanted(url: str, by: str) -> None:
     queue = Queue(name, arguments=arguments if by == "argument" else {})
     letters = Queue(dead, (Binding(dead),))
     topology = Topology((Exchange(dead),), (queue, letters))
-    config = RabbitMQSourceConfig(dead_letter_exchange=dead if by == "setting" else None)
+    wanted = dead if by == "setting" else None
 
-    async with receiving(url, name, topology, config=config) as source:
+    async with receiving(url, name, topology, dead_letters=wanted) as source:
         await put(url, name, aio_pika.Message(b"here"))
         await source.dead_letter((await some(source, 1))[0], "no")
 
@@ -506,10 +506,8 @@ async def test_dead_letters_go_where_they_are_wanted(url: str, by: str) -> None:
 
 async def test_missing_exchange_for_dead_letters_is_one_clear_error(url: str) -> None:
     name = unique()
-    config = RabbitMQSourceConfig(dead_letter_exchange=unique("missing"))
-
     with pytest.raises(ConfigurationError, match="no exchange 'missing"):
-        async with receiving(url, name, config=config):
+        async with receiving(url, name, dead_letters=unique("missing")):
             pass
 
 
@@ -517,9 +515,8 @@ async def test_what_cannot_be_set_aside_stays_in_hand(url: str) -> None:
     name, dead = unique(), unique("dead")
     full = Queue(dead, (Binding(dead, "full"),), max_length=1)
     topology = Topology((Exchange(dead),), (Queue(name), full))
-    config = RabbitMQSourceConfig(dead_letter_exchange=dead)
 
-    async with receiving(url, name, topology, config=config) as source:
+    async with receiving(url, name, topology, dead_letters=dead) as source:
         async with channel_to(url) as channel:
             shop = await channel.declare_exchange(name)
             queue = await channel.get_queue(name)
@@ -536,7 +533,7 @@ async def test_what_cannot_be_set_aside_stays_in_hand(url: str) -> None:
             except BrokerUnavailable as error:
                 refusals += "nacked" in str(error)
         assert not any(delivery.lost for delivery in found)
-    async with receiving(url, name, topology, config=config) as source:
+    async with receiving(url, name, topology, dead_letters=dead) as source:
         again = await some(source, 1 + refusals)
         more = await source.receive(1)
 
@@ -623,7 +620,7 @@ async def test_connection_closed_by_the_broker_is_opened_again(
 
 async def test_slow_handlers_keep_the_connection(url: str) -> None:
     name = unique()
-    topology, config = one_queue(name), RabbitMQSourceConfig(heartbeat=timedelta(seconds=1))
+    topology, config = one_queue(name), RabbitMQConfig(heartbeat=timedelta(seconds=1))
     await sent(url, name, [event()], topology)
 
     async with receiving(url, name, topology, config=config) as source:

@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 
 from outrider import BrokerUnavailable
-from outrider.brokers.rabbitmq import RabbitMQSource, RabbitMQSourceConfig
+from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQSource
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
 from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
-QUICK = RabbitMQSourceConfig(
+QUICK = RabbitMQConfig(
     connect_timeout=timedelta(seconds=2),
     publish_timeout=timedelta(seconds=1),
     heartbeat=timedelta(seconds=1),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
+from examples.messaging.topology import messaging_topology
 from outrider import ConfigurationError, EventEnvelope, EventId, EventMetadata
 from outrider.brokers.rabbitmq import (
     Binding,
@@ -19,10 +20,10 @@ from outrider.brokers.rabbitmq import (
     RabbitMQConfig,
     RabbitMQPublisher,
     Topology,
-    messaging_topology,
 )
-from outrider.brokers.rabbitmq.address import parse_url
-from outrider.brokers.rabbitmq.messages import MessageWriter, Unsendable
+from outrider.brokers.rabbitmq.amqp import Unsendable
+from outrider.brokers.rabbitmq.config import parse_url
+from outrider.brokers.rabbitmq.messages import MessageWriter
 from outrider.brokers.rabbitmq.topology import declarations
 from outrider.events.cloudevents import from_attributes
 from outrider.ports import EventPublisher

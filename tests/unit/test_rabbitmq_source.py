@@ -20,20 +20,20 @@ from outrider.brokers.rabbitmq import (
     Binding,
     Exchange,
     Queue,
+    RabbitMQConfig,
     RabbitMQSource,
-    RabbitMQSourceConfig,
     Topology,
 )
-from outrider.brokers.rabbitmq.amqp.properties import (
+from outrider.brokers.rabbitmq.amqp import (
+    Message,
     read_properties,
     read_table,
-    text_of,
+    value_as_text,
     write_header,
     write_table,
 )
-from outrider.brokers.rabbitmq.messages import MessageWriter
+from outrider.brokers.rabbitmq.messages import MessageWriter, to_delivery
 from outrider.brokers.rabbitmq.queue_plan import QueuePlan, queue_plans
-from outrider.brokers.rabbitmq.received import Message, delivery_of
 from outrider.ports import Delivery, EventSource
 from tests.support.brokers.amqp_peer import PASSWORD, Conversation, Peer, envelope, listening
 from tests.support.brokers.amqp_peer import Message as PeerMessage
@@ -46,7 +46,7 @@ async def receiving(
     script: Callable[[Conversation], Awaitable[None]], **settings: Any
 ) -> AsyncIterator[tuple[Peer, RabbitMQSource]]:
     limit = timedelta(seconds=5)
-    config = RabbitMQSourceConfig(connect_timeout=limit, publish_timeout=limit, heartbeat=None)
+    config = RabbitMQConfig(connect_timeout=limit, publish_timeout=limit, heartbeat=None)
     async with listening(script, **settings) as peer:
         source = RabbitMQSource(peer.url, queue="billing", config=config)
         try:
@@ -290,9 +290,9 @@ async def test_source_that_nobody_answers_is_unavailable_at_the_deadline() -> No
         await talk.reader.read()
 
     async with listening(script, greets=False) as peer:
-        config = RabbitMQSourceConfig(connect_timeout=timedelta(seconds=0.2))
+        config = RabbitMQConfig(connect_timeout=timedelta(seconds=0.2))
         source = RabbitMQSource(peer.url, queue="billing", config=config)
-        with pytest.raises(BrokerUnavailable, match="no connection in time"):
+        with pytest.raises(BrokerUnavailable, match="no answer in time"):
             await source.receive(1)
         await source.close()
 
@@ -322,9 +322,9 @@ async def test_dead_letter_has_room_for_its_reason() -> None:
     for letter in letters:
         headers = letter.header.properties.headers or {}
         assert set(headers) == {
-            f"x-outrider-{n}" for n in ("reason", "queue", "exchange", "routing-key")
+            f"dead-letter-{n}" for n in ("reason", "origin", "address", "group")
         }
-        assert headers["x-outrider-reason"] == "ü" * 500
+        assert headers["dead-letter-reason"] == "ü" * 500
     assert letters[0].header.properties.message_id == "m-1"
 
 
@@ -357,7 +357,7 @@ def test_properties_of_any_producer_are_passed_on_unchanged(
     assert write_table(read_table(table)) == table
     for name, value in read_table(table).items():
         if isinstance(headers[name.decode()], str):
-            assert text_of(value) == headers[name.decode()]
+            assert value_as_text(value) == headers[name.decode()]
 
 
 @given(junk=st.binary(max_size=200))
@@ -365,7 +365,7 @@ def test_unreadable_properties_are_a_problem_and_no_crash(junk: bytes) -> None:
     content = struct.pack(">HHQ", 60, 0, 0)
 
     for raw in (junk, content + junk, content + b"\x20\x00" + junk):
-        found = delivery_of(Message(1, False, b"", b"", raw, b"canary"))
+        found = to_delivery(Message(1, False, b"", b"", raw, b"canary"))
         assert found.envelope is None
         assert found.problem
         assert "canary" not in found.problem
@@ -379,7 +379,7 @@ def test_deeply_nested_header_is_passed_over() -> None:
     table = read_table(encode.field_table(found)) | {b"ce-userid": nested}
     raw = write_header({1 << 13: write_table(table)}, 2)
 
-    delivery = delivery_of(Message(1, False, b"", b"", raw, b"{}"))
+    delivery = to_delivery(Message(1, False, b"", b"", raw, b"{}"))
 
     assert delivery.envelope is not None
     assert delivery.envelope.metadata.user_id is None
@@ -390,13 +390,13 @@ def test_deeply_nested_body_is_a_problem_and_no_crash() -> None:
     raw = frame.marshal(header.ContentHeader(0, 5, found), 1)[7:-1]
     nested = b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
-    assert delivery_of(Message(1, False, b"", b"", raw, nested)).problem
+    assert to_delivery(Message(1, False, b"", b"", raw, nested)).problem
 
 
 def test_printed_delivery_shows_no_payload() -> None:
     message = Message(1, False, b"", b"", b"canary", b"canary")
 
-    assert "canary" not in repr(delivery_of(message))
+    assert "canary" not in repr(to_delivery(message))
 
 
 def plan_of(
@@ -490,9 +490,11 @@ def test_source_prints_without_user_and_password() -> None:
 
 
 def test_bad_settings_are_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match="RabbitMQSourceConfig: prefetch must be positive"):
-        RabbitMQSourceConfig(prefetch=0)
-    with pytest.raises(ConfigurationError, match="at most 65535; dead_letter_exchange needs"):
-        RabbitMQSourceConfig(prefetch=70_000, dead_letter_exchange="")
+    with pytest.raises(ConfigurationError, match="RabbitMQConfig: prefetch must be positive"):
+        RabbitMQConfig(prefetch=0)
+    with pytest.raises(ConfigurationError, match="prefetch must be at most 65535"):
+        RabbitMQConfig(prefetch=70_000)
     with pytest.raises(ConfigurationError, match="needs a name"):
-        RabbitMQSource("amqp://host/", queue="")
+        RabbitMQSource("amqp://host/", "")
+    with pytest.raises(ConfigurationError, match="dead_letters needs the name of an exchange"):
+        RabbitMQSource("amqp://host/", "q", dead_letters="")

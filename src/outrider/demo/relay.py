@@ -79,9 +79,10 @@ async def relay() -> AsyncIterator[OutboxRelay]:
 def _publisher(url: str) -> EventPublisher:
     if url.startswith("http:"):
         return HttpPublisher(url)
-    from outrider.brokers.rabbitmq import RabbitMQPublisher, messaging_topology
+    from outrider.brokers.rabbitmq import RabbitMQPublisher
+    from outrider.demo.messaging.topology import TOPOLOGY
 
-    return RabbitMQPublisher(url, topology=messaging_topology())
+    return RabbitMQPublisher(url, topology=TOPOLOGY)
 
 
 async def _end_when_orphaned() -> None:

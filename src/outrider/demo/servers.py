@@ -49,10 +49,10 @@ class RabbitBroker:
         self.name = f"RabbitMQ {server.version}"
 
     def sources(self) -> list[EventSource]:
-        from outrider.brokers.rabbitmq import RabbitMQSource, messaging_topology
+        from outrider.brokers.rabbitmq import RabbitMQSource
+        from outrider.demo.messaging.topology import TOPOLOGY
 
-        everything = messaging_topology()
-        return [RabbitMQSource(self.url, queue=name, topology=everything) for name in _QUEUES]
+        return [RabbitMQSource(self.url, name, topology=TOPOLOGY) for name in _QUEUES]
 
     async def stop(self) -> None:
         """All its processes stand still: connections stay open, and nobody answers."""

@@ -13,8 +13,8 @@ from nats.aio.msg import Msg
 from outrider import EventEnvelope
 from outrider.brokers.kafka.messages import to_delivery as kafka_delivery
 from outrider.brokers.nats.messages import from_message
-from outrider.brokers.rabbitmq.amqp.wire import Wire
-from outrider.brokers.rabbitmq.received import Message, delivery_of, message_of
+from outrider.brokers.rabbitmq.amqp import Message, Wire
+from outrider.brokers.rabbitmq.messages import to_delivery as rabbitmq_delivery
 from outrider.brokers.redis.messages import to_delivery
 from outrider.errors import DecodeError, InvalidEvent
 from outrider.events.cloudevents import from_attributes, from_structured
@@ -47,7 +47,7 @@ def stored_event(kind: str, text: bytes | str, version: int) -> None:
 
 
 def rabbitmq_message(header: bytes, body: bytes) -> None:
-    _is_delivery(delivery_of(Message(1, False, b"", b"", header, body)))
+    _is_delivery(rabbitmq_delivery(Message(1, False, b"", b"", header, body)))
 
 
 def redis_entry(fields: Sequence[bytes]) -> None:
@@ -67,8 +67,8 @@ def nats_message(headers: Mapping[str, str] | None, data: bytes) -> None:
 class _Ears:
     """Whoever waits for deliveries and confirms."""
 
-    def received(self, arguments: bytes, header: bytes, body: bytes) -> None:
-        _is_delivery(delivery_of(message_of(arguments, header, body)))
+    def received(self, message: Message) -> None:
+        _is_delivery(rabbitmq_delivery(message))
 
     def message_of(self, index: int) -> tuple[str, str]:
         return "1", "order.placed"

@@ -1,4 +1,4 @@
-"""The events of one publish call: which may be sent now, and what became of each."""
+"""The events of one publish call: which may be sent now, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outrider.brokers.rabbitmq.amqp.wire import Lost
+    from outrider.brokers.rabbitmq.amqp import ConnectionLost
     from outrider.events.envelope import EventEnvelope
 
 
 class Batch:
-    """Never has two events of one aggregate in flight, for confirms come in any order."""
+    """Has at most one event of an aggregate in flight, since confirms come in any order."""
 
     def __init__(self, envelopes: Sequence[EventEnvelope]) -> None:
         self.envelopes = envelopes
         self.changed = asyncio.Event()
-        """Set when there is more to send, when all is settled and when the connection is lost."""
-        self.lost_by: Lost | None = None
+        """Set when more may be sent, when all is settled and when the connection is lost."""
+        self.lost_by: ConnectionLost | None = None
         self._outcomes: list[Outcome | None] = [None] * len(envelopes)
-        self._open = len(envelopes)
+        self._unsettled = len(envelopes)
         self._in_flight: set[int] = set()
         self._ready: list[int] = []
         self._followers: dict[int, int] = {}
@@ -39,7 +39,7 @@ class Batch:
 
     @property
     def settled(self) -> bool:
-        return self._open == 0
+        return self._unsettled == 0
 
     @property
     def in_flight(self) -> bool:
@@ -50,7 +50,7 @@ class Batch:
         return [outcome or HELD_BACK for outcome in self._outcomes]
 
     def take_ready(self) -> list[int]:
-        """The events that may be sent now; whoever takes them sends or refuses each."""
+        """The events that may be sent now; the caller sends or refuses each of them."""
         taken, self._ready = self._ready, []
         return taken
 
@@ -63,39 +63,39 @@ class Batch:
 
     def confirmed(self, index: int, refusal: str | None, /) -> None:
         if index not in self._in_flight:
-            return  # the call was given up before
+            return  # the call ended before its confirm came
         self._in_flight.remove(index)
         if refusal is not None:
             self.refuse(index, refusal)
             return
         self._outcomes[index] = ACCEPTED
-        self._open -= 1
+        self._unsettled -= 1
         follower = self._followers.get(index)
         if follower is not None:
             self._ready.append(follower)
-        if follower is not None or not self._open:
+        if follower is not None or not self._unsettled:
             self.changed.set()
 
     def refuse(self, index: int, reason: str) -> None:
-        """Also holds back all that follows in the same aggregate."""
+        """Also holds back the later events of the same aggregate, which settles them too."""
         follower: int | None = index
         while follower is not None:
             self._outcomes[follower] = HELD_BACK
-            self._open -= 1
+            self._unsettled -= 1
             follower = self._followers.get(follower)
         self._outcomes[index] = Refused(reason)
-        if not self._open:
+        if not self._unsettled:
             self.changed.set()
 
-    def lost(self, error: Lost, /) -> None:
+    def lost(self, error: ConnectionLost, /) -> None:
         self.lost_by = error
         self.changed.set()
 
     def end(self, unsent: Outcome, in_flight: Callable[[EventEnvelope], Outcome]) -> None:
-        """Settle what is still open."""
+        """Settle the events that have no outcome yet."""
         for index, outcome in enumerate(self._outcomes):
             if outcome is None:
                 sent = index in self._in_flight
                 self._outcomes[index] = in_flight(self.envelopes[index]) if sent else unsent
         self._in_flight.clear()
-        self._open = 0
+        self._unsettled = 0

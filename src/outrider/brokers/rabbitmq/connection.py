@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from typing import TYPE_CHECKING, Final
 
-from outrider.brokers.rabbitmq.address import Address, parse_url
-from outrider.brokers.rabbitmq.amqp.login import connect
-from outrider.brokers.rabbitmq.amqp.wire import Closed, Lost, Wire
-from outrider.brokers.rabbitmq.config import ConnectionConfig, tls_context
-from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.brokers.network_errors import Diagnosis, network_diagnosis
+from outrider.brokers.rabbitmq.amqp import ClosedByBroker, ConnectionLost, Wire, connect
+from outrider.brokers.rabbitmq.config import tls_context
+from outrider.errors import BrokerUnavailable, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-# Reply codes that no waiting cures, unless the text says so.
-_MAY_PASS: Final = re.compile(r"limit|is down")
-_WHEN_OPENING: Final = frozenset({402, 403, 404, 405, 406, 503, 530, 540})
+    from outrider.brokers.rabbitmq.config import Address, RabbitMQConfig
+
+# Reply codes that waiting does not cure, unless the reply text speaks of a passing problem.
+_PERMANENT_WHEN_OPENING: Final = frozenset({402, 403, 404, 405, 406, 503, 530, 540})
+_TEMPORARY_TEXT: Final = re.compile(r"limit|is down")
 
 
 class Connection:
-    """One wire at a time; after it was lost the next call makes a new one, and prepares it."""
+    """Holds one wire at a time. After a loss, the next call connects and prepares a new wire."""
 
     def __init__(
-        self, url: str, config: ConnectionConfig, prepare: Callable[[Wire], Awaitable[None]]
+        self, address: Address, config: RabbitMQConfig, prepare: Callable[[Wire], Awaitable[None]]
     ) -> None:
-        self.address = parse_url(url)
-        self._tls = tls_context(self.address, config)
+        self.address = address
+        self._tls = tls_context(address, config)
         self._config, self._prepare = config, prepare
         self._opening = asyncio.Lock()
         self._wire: Wire | None = None
         self.closed = False
-        """Once it is, no new wire is made."""
+        """As long as it is set, no new wire is made."""
 
     @property
     def blocked(self) -> str | None:
-        """Why the broker takes nothing at the moment."""
+        """Why the broker takes no messages at the moment."""
         return self._wire.blocked if self._wire else None
 
     async def open(self) -> None:
@@ -70,10 +70,10 @@ class Connection:
                 try:
                     await self._prepare(wire)
                 except BaseException:
-                    wire.abort(Lost("not opened"))
+                    wire.abort(ConnectionLost("not opened"))
                     raise
                 return wire
-        except (Lost, OSError, UnicodeError) as error:
+        except (ConnectionLost, OSError, UnicodeError) as error:
             raise translate(error, self.address) from error
 
     def _heartbeat(self) -> int:
@@ -83,26 +83,17 @@ class Connection:
 
 
 def translate(
-    error: Exception, address: Address, hopeless: Collection[int] = _WHEN_OPENING
+    error: Exception, address: object, permanent: Collection[int] = _PERMANENT_WHEN_OPENING
 ) -> OutriderError:
-    match error:
-        case Closed():
-            for_ever = error.code in hopeless and not _MAY_PASS.search(str(error))
-            why = str(error)
-        case ssl.SSLCertVerificationError():
-            for_ever, why = True, f"its certificate is not trusted: {error.verify_message}"
-        case ssl.SSLError():
-            cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            for_ever, why = not cut_off, f"no TLS: {error.reason}"
-        case UnicodeError():
-            for_ever, why = True, "the host's name is not valid"
-        case TimeoutError():
-            for_ever, why = False, "no connection in time"
-        case OSError():
-            for_ever, why = False, error.strerror or str(error)
-        case _:
-            for_ever, why = False, str(error)
-    kind = ConfigurationError if for_ever else BrokerUnavailable
-    translated = kind(f"RabbitMQ at {address}: {why}")
-    translated.__cause__ = error
-    return translated
+    """ConfigurationError if the broker closed with one of these codes, else BrokerUnavailable."""
+    diagnosis = network_diagnosis(error)
+    if diagnosis is None:
+        is_permanent = (
+            isinstance(error, ClosedByBroker)
+            and error.code in permanent
+            and not _TEMPORARY_TEXT.search(error.reply_text)
+        )
+        # The text of a lost connection is our own, or was checked to quote no value.
+        known = isinstance(error, ConnectionLost)
+        diagnosis = Diagnosis(is_permanent, str(error) if known else type(error).__name__)
+    return diagnosis.error("RabbitMQ", address, error)

@@ -1,4 +1,4 @@
-"""What a confirmation of this topology is worth; AMQP shows no more of a queue than its name."""
+"""Whether a confirmed event survives, as far as the topology tells: AMQP shows no settings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def check_durability(topology: Topology) -> list[CheckResult]:
-    passing = [exchange.name for exchange in topology.exchanges if not exchange.durable]
+    transient = [exchange.name for exchange in topology.exchanges if not exchange.durable]
     found = [
         CheckResult("exchanges", "warning", f"{name} is gone after a restart", "make it durable")
-        for name in passing
+        for name in transient
     ]
-    if not passing:
+    if not transient:
         found.append(CheckResult("exchanges", "fine", "durable, and messages are persistent"))
     if not topology.queues:
         text = "those of others are not seen from here; one that is not durable loses messages"

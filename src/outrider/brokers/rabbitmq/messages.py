@@ -1,39 +1,63 @@
-"""Messages as the frames that publish them, marshalled by hand because it is the hot path."""
+"""An envelope as the frames that publish it, and a delivered message as the event in it."""
 
 from __future__ import annotations
 
-import struct
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from outrider.events.cloudevents import CONTENT_TYPE, extensions, to_attributes
+from outrider.brokers.rabbitmq.amqp import (
+    CONTENT_TYPE,
+    HEADERS,
+    MESSAGE_ID,
+    TIMESTAMP,
+    Message,
+    Unsendable,
+    event_header,
+    long_string,
+    message_frames,
+    publish_frame,
+    read_properties,
+    read_table,
+    short_string,
+    string_header,
+    timestamp_as_text,
+    value_as_text,
+)
+from outrider.errors import DecodeError
+from outrider.events.cloudevents import CONTENT_TYPE as JSON
+from outrider.events.cloudevents import (
+    STRUCTURED_CONTENT_TYPE,
+    extensions,
+    from_attributes,
+    from_structured,
+    to_attributes,
+)
+from outrider.ports import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from outrider.events.envelope import EventEnvelope
 
-CHANNEL: Final = 1
-FRAME_OVERHEAD: Final = 8
-
-_METHOD, _HEADER, _BODY, _END = 1, 2, 3, b"\xce"
-_MANDATORY: Final = b"\x01"
-_PERSISTENT: Final = b"\x02"
-_MAX_SHORT: Final = 255
 _MAX_KINDS: Final = 1024
-
-_FRAME: Final = struct.Struct(">BHI")
-_PUBLISH: Final = struct.Struct(">HHH")
-_CONTENT: Final = struct.Struct(">HHQH")
-_LENGTH: Final = struct.Struct(">I")
-_TIMESTAMP: Final = struct.Struct(">Q")
-
-# content_type, headers, delivery_mode, message_id, timestamp, type: sent in this order.
-_PROPERTIES: Final = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6 | 1 << 5
+_STRUCTURED: Final = STRUCTURED_CONTENT_TYPE.encode()
+_PREFIX: Final = b"ce-"
+_DELIVERY_COUNT: Final = b"x-delivery-count"
 
 # Attributes that all events of one type, version and aggregate type have in common.
 _OF_THE_KIND: Final = frozenset({"specversion", "source", "type", "aggregatetype", "eventversion"})
 
+# Headers with a value of their own for every event.
+_ID, _SUBJECT, _TIME = string_header("ce-id"), string_header("ce-subject"), string_header("ce-time")
+_AGGREGATE_ID, _CREATED_AT = string_header("aggregate_id"), string_header("created_at")
 
-class Unsendable(Exception):
-    """This event does not fit into an AMQP message."""
+# The headers of a hand-made outbox, and the attributes that they stand for.
+_PLAIN: Final = {
+    b"event_type": "type",
+    b"aggregate_type": "aggregatetype",
+    b"aggregate_id": "subject",
+    b"created_at": "time",
+}
 
 
 class _Kind(NamedTuple):
@@ -47,52 +71,44 @@ class _Kind(NamedTuple):
 class MessageWriter:
     """Writes messages for one exchange."""
 
-    def __init__(self, exchange: str, source: str) -> None:
-        self._exchange = short(exchange, "exchange")
-        self._source = source
-        self._content_type = short(CONTENT_TYPE, "content type")
+    def __init__(self, exchange: str, cloudevents_source: str) -> None:
+        self._exchange = short_string(exchange, "exchange")
+        self._source = cloudevents_source
+        self._content_type = short_string(JSON, "content type")
         self._kinds: dict[tuple[str, str, int], _Kind] = {}
 
     def write(self, envelope: EventEnvelope, frame_max: int) -> bytes:
         """The method, header and body frames; raises Unsendable if that is impossible."""
         key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
         try:
-            kind = self._kinds.get(key) or self._learn(key, envelope)
+            kind = self._kinds.get(key) or self._new_kind(key, envelope)
             header = self._header(envelope, kind)
         except UnicodeEncodeError:
             raise Unsendable("a header is no valid Unicode text") from None
-        return in_frames(kind.publish, header, envelope.data, frame_max)
+        return message_frames(kind.publish, header, envelope.data, frame_max)
 
     def _header(self, envelope: EventEnvelope, kind: _Kind) -> bytes:
-        event_id = str(envelope.event_id).encode()
-        subject, time = _long(envelope.aggregate_id), _long(envelope.occurred_at.isoformat())
-        own = (_ID, _LENGTH.pack(len(event_id)), event_id, _SUBJECT, subject, _TIME, time)
+        event_id = str(envelope.event_id)
+        subject = long_string(envelope.aggregate_id)
+        time = long_string(envelope.occurred_at.isoformat())
+        own = (_ID, long_string(event_id), _SUBJECT, subject, _TIME, time)
         table = b"".join((kind.headers, *own, _AGGREGATE_ID, subject, _CREATED_AT, time))
         for name, value in extensions(envelope.metadata).items():
-            table += _name("ce-" + name) + _long(value)
+            table += string_header("ce-" + name) + long_string(value)
         # The property has no sign and whole seconds; `ce-time` is exact.
         seconds = max(0, int(envelope.occurred_at.timestamp()))
-        return b"".join(
-            (
-                _CONTENT.pack(60, 0, len(envelope.data), _PROPERTIES),
-                self._content_type,
-                _LENGTH.pack(len(table)),
-                table,
-                _PERSISTENT,
-                bytes((len(event_id),)) + event_id,
-                _TIMESTAMP.pack(seconds),
-                kind.type,
-            )
-        )
+        message_id = short_string(event_id, "event id")
+        size = len(envelope.data)
+        return event_header(self._content_type, table, message_id, seconds, kind.type, size)
 
-    def _learn(self, key: tuple[str, str, int], envelope: EventEnvelope) -> _Kind:
-        event_type = short(envelope.event_type, "event type")
+    def _new_kind(self, key: tuple[str, str, int], envelope: EventEnvelope) -> _Kind:
+        event_type = short_string(envelope.event_type, "event type")
         attributes = to_attributes(envelope, self._source)
         headers = {"ce-" + name: attributes[name] for name in sorted(_OF_THE_KIND)}
         headers |= {"event_type": envelope.event_type, "aggregate_type": envelope.aggregate_type}
         kind = _Kind(
             publish=publish_frame(self._exchange, event_type),
-            headers=b"".join(_name(name) + _long(value) for name, value in headers.items()),
+            headers=b"".join(string_header(n) + long_string(v) for n, v in headers.items()),
             type=event_type,
         )
         if len(self._kinds) >= _MAX_KINDS:
@@ -101,40 +117,54 @@ class MessageWriter:
         return kind
 
 
-def short(text: str, what: str) -> bytes:
-    raw = text.encode()
-    if len(raw) > _MAX_SHORT:
-        raise Unsendable(f"its {what} needs {len(raw)} bytes, AMQP has {_MAX_SHORT}")
-    return bytes((len(raw),)) + raw
+def to_delivery(message: Message) -> Delivery:
+    """Never raises: `problem` says why a message is no event, without any of its values."""
+    delivery = Delivery(None, delivery_count=1 + message.redelivered, message=message)
+    try:
+        properties = read_properties(message.header)
+        headers = read_table(properties.get(HEADERS, b""))
+        if _DELIVERY_COUNT in headers:
+            delivery.delivery_count = 1 + int(value_as_text(headers[_DELIVERY_COUNT]) or 0)
+        delivery.envelope = _envelope(properties, headers, message.body)
+    except DecodeError as error:
+        delivery.problem = str(error)
+    except Exception as error:  # noqa: BLE001 - anybody may have sent anything
+        delivery.problem = f"it cannot be read ({type(error).__name__})"
+    return delivery
 
 
-def _long(text: str) -> bytes:
-    raw = text.encode()
-    return _LENGTH.pack(len(raw)) + raw
+def _envelope(
+    properties: Mapping[int, bytes], headers: Mapping[bytes, bytes], body: bytes
+) -> EventEnvelope:
+    if properties.get(CONTENT_TYPE, b"")[1:].startswith(_STRUCTURED):
+        return from_structured(body)
+    attributes = {
+        name[len(_PREFIX) :].decode(): text
+        for name, value in headers.items()
+        if name.startswith(_PREFIX) and (text := value_as_text(value)) is not None
+    }
+    return from_attributes(attributes or _plain_attributes(properties, headers), body)
 
 
-def _name(name: str) -> bytes:
-    """Of a header, with the mark of a string value behind it."""
-    return short(name, "header name") + b"S"
+def _plain_attributes(
+    properties: Mapping[int, bytes], headers: Mapping[bytes, bytes]
+) -> dict[str, str]:
+    attributes = {
+        attribute: text
+        for name, attribute in _PLAIN.items()
+        if name in headers and (text := value_as_text(headers[name])) is not None
+    }
+    if not attributes:
+        raise DecodeError("neither ce- headers nor event_type, aggregate_type, aggregate_id")
+    if TIMESTAMP in properties and "time" not in attributes:
+        attributes["time"] = timestamp_as_text(properties[TIMESTAMP])
+    if "time" in attributes:
+        attributes["time"] = _in_utc(attributes["time"])
+    message_id = properties.get(MESSAGE_ID, b"\0")[1:].decode()
+    return {"specversion": "1.0", "id": message_id, **attributes}
 
 
-# What every event has of its own.
-_ID, _SUBJECT, _TIME = _name("ce-id"), _name("ce-subject"), _name("ce-time")
-_AGGREGATE_ID, _CREATED_AT = _name("aggregate_id"), _name("created_at")
-
-
-def publish_frame(exchange: bytes, routing_key: bytes) -> bytes:
-    """The method that comes before a message; both names are short strings already."""
-    payload = _PUBLISH.pack(60, 40, 0) + exchange + routing_key + _MANDATORY
-    return _FRAME.pack(_METHOD, CHANNEL, len(payload)) + payload + _END
-
-
-def in_frames(publish: bytes, header: bytes, body: bytes, frame_max: int) -> bytes:
-    if len(header) + FRAME_OVERHEAD > frame_max:
-        raise Unsendable(f"its headers need {len(header)} bytes, a frame has {frame_max}")
-    room = frame_max - FRAME_OVERHEAD
-    parts = [publish, _FRAME.pack(_HEADER, CHANNEL, len(header)), header, _END]
-    for at in range(0, len(body), room):
-        piece = body[at : at + room]
-        parts += (_FRAME.pack(_BODY, CHANNEL, len(piece)), piece, _END)
-    return b"".join(parts)
+def _in_utc(time: str) -> str:
+    """A hand-made outbox often takes its times from a clock without a time zone."""
+    found = datetime.fromisoformat(time)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).isoformat()

@@ -1,4 +1,4 @@
-"""The publisher, and what each of RabbitMQ's answers means for an event."""
+"""The publisher, and what each answer of RabbitMQ means for an event."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
-from pamqp.base import Frame
-
-from outrider.brokers.rabbitmq.amqp.wire import Lost, Wire
+from outrider.brokers.rabbitmq.amqp import CHANNEL, ConnectionLost, Method, Unsendable, Wire
 from outrider.brokers.rabbitmq.batch import Batch
-from outrider.brokers.rabbitmq.config import RabbitMQConfig, read_url
+from outrider.brokers.rabbitmq.config import read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
 from outrider.brokers.rabbitmq.durability import check_durability
-from outrider.brokers.rabbitmq.messages import CHANNEL, MessageWriter, Unsendable
+from outrider.brokers.rabbitmq.messages import MessageWriter
 from outrider.brokers.rabbitmq.topology import Topology, declarations
 from outrider.errors import BrokerUnavailable, OutriderError
 from outrider.lifecycle import Openable
@@ -22,19 +20,20 @@ from outrider.outcomes import Outcome, Refused, Unknown, raise_unless_accepted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from outrider.brokers.rabbitmq.config import RabbitMQConfig
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import CheckResult
 
-_CHUNK: Final = 65_536
+_CHUNK_BYTES: Final = 65_536
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
 _NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
-_NO_PERMISSION: Final = frozenset({403})
+_ACCESS_REFUSED: Final = frozenset({403})
 
 
 class RabbitMQPublisher(Openable):
-    """Sends events to one exchange, with their type as routing key.
+    """Publishes events to one exchange, with the event type as routing key.
 
-    It opens with the first call, and again with the first call after the connection was lost. A
+    It connects with the first call, and again with the first call after the connection was lost. A
     call that is cancelled or times out drops the connection, unless the broker blocks it. Calls
     may overlap as long as no aggregate is in two of them.
     """
@@ -42,17 +41,17 @@ class RabbitMQPublisher(Openable):
     def __init__(
         self,
         url: str,
-        *,
         exchange: str = "messaging",
+        *,
         topology: Topology | None = None,
         config: RabbitMQConfig | None = None,
     ) -> None:
-        url, self._config = read_url(url, config or RabbitMQConfig())
-        self._connection = Connection(url, self._config, self._declare)
+        address, self._config = read_url(url, config)
+        self._connection = Connection(address, self._config, self._declare)
         self._exchange = exchange
         self._topology = (topology or Topology()).with_exchange(exchange)
         self._declarations = declarations(self._topology)
-        self._writer = MessageWriter(exchange, self._config.source)
+        self._writer = MessageWriter(exchange, self._config.cloudevents_source)
         self._max_size = self._config.max_message_size
 
     def __repr__(self) -> str:
@@ -66,11 +65,11 @@ class RabbitMQPublisher(Openable):
         await self._connection.open()
 
     async def close(self) -> None:
-        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        """Events in flight become unknown; `open` makes the publisher usable again."""
         await self._connection.close()
 
     async def check_durability(self) -> list[CheckResult]:
-        """What a confirmation is worth here."""
+        """Whether exchanges and queues of the topology keep what they confirmed."""
         return check_durability(self._topology)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
@@ -96,14 +95,14 @@ class RabbitMQPublisher(Openable):
         wire = await self._connection.wire()
         try:
             await self._send_all(wire, batch)
-        except Lost as lost:
-            error = translate(lost, self._connection.address, _NO_PERMISSION)
-            batch.end(Unknown(str(error), error), self._verdict(lost, error))
+        except ConnectionLost as lost:
+            error = translate(lost, self._connection.address, _ACCESS_REFUSED)
+            batch.end(Unknown(str(error), error), self._outcome_in_flight(lost, error))
         except BaseException:
-            # A blocked broker takes what is in flight once it unblocks. Kept open, the connection
-            # lets nothing more out until then; a new one would send another copy with every call.
-            if batch.in_flight and not (wire.blocked and wire.is_watched):
-                wire.drop(Lost("a call on the same connection was given up"))
+            # A blocked broker takes the events in flight once it unblocks. Until then the
+            # connection sends nothing more; a new connection would send a copy with every call.
+            if batch.in_flight and not (wire.blocked and wire.has_heartbeat):
+                wire.drop(ConnectionLost("a call on the same connection was given up"))
             raise
 
     async def _send_all(self, wire: Wire, batch: Batch) -> None:
@@ -116,7 +115,7 @@ class RabbitMQPublisher(Openable):
                 raise batch.lost_by
 
     async def _send_ready(self, wire: Wire, batch: Batch) -> None:
-        """Write what may be sent, in pieces that the broker can begin with meanwhile."""
+        """Send in chunks, so that the broker works on the first while we write the next."""
         messages: list[bytes] = []
         indexes: list[int] = []
         size = 0
@@ -129,7 +128,7 @@ class RabbitMQPublisher(Openable):
             messages.append(message)
             indexes.append(index)
             size += len(message)
-            if size >= _CHUNK:
+            if size >= _CHUNK_BYTES:
                 await _flush(wire, batch, messages, indexes)
                 messages, indexes, size = [], [], 0
         if indexes:
@@ -141,8 +140,10 @@ class RabbitMQPublisher(Openable):
             raise Unsendable(f"it has {size} bytes, {self._max_size} are allowed")
         return self._writer.write(envelope, frame_max)
 
-    def _verdict(self, lost: Lost, error: OutriderError) -> Callable[[EventEnvelope], Outcome]:
-        """The broker closes the channel on all for the fault of one, which its words may betray."""
+    def _outcome_in_flight(
+        self, lost: ConnectionLost, error: OutriderError
+    ) -> Callable[[EventEnvelope], Outcome]:
+        """The broker closes the channel for the fault of one event; its text may tell which."""
         text = str(lost)
         if found := _TOO_LARGE.search(text):
             limit = self._max_size = int(found[1])
@@ -152,19 +153,19 @@ class RabbitMQPublisher(Openable):
             return lambda _: Unknown(str(error), error)
         forbidden = found[1]
 
-        def verdict(envelope: EventEnvelope) -> Outcome:
-            guilty = len(envelope.data) > limit if limit else envelope.event_type == forbidden
-            return Refused(text) if guilty else Unknown(str(error), error)
+        def outcome(envelope: EventEnvelope) -> Outcome:
+            at_fault = len(envelope.data) > limit if limit else envelope.event_type == forbidden
+            return Refused(text) if at_fault else Unknown(str(error), error)
 
-        return verdict
+        return outcome
 
     async def _declare(self, wire: Wire) -> None:
         for method in self._declarations:
-            await wire.call(method, Frame, CHANNEL)
+            await wire.call(method, Method, CHANNEL)
 
 
 async def _flush(wire: Wire, batch: Batch, messages: list[bytes], indexes: list[int]) -> None:
-    await wire.free()
+    await wire.writable()
     wire.publish(b"".join(messages), batch, indexes)
     batch.sent(indexes)
 

@@ -1,4 +1,4 @@
-"""What a source declares, how it has one process at a time receive, and where dead letters go."""
+"""What a source declares, whether it consumes exclusively, and where its dead letters go."""
 
 from __future__ import annotations
 
@@ -9,49 +9,51 @@ from outrider.brokers.rabbitmq.topology import Queue, Topology, declarations
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pamqp.base import Frame
+    from outrider.brokers.rabbitmq.amqp import Method
 
 
 @dataclass(frozen=True)
 class QueuePlan:
     """One way to receive from a queue."""
 
-    declarations: tuple[Frame, ...]
+    declarations: tuple[Method, ...]
     exclusive: bool
-    """Whether it is for us to see to it that nobody else receives."""
+    """Whether the source must consume exclusively, because the broker lets many consumers in."""
     dead_letter_exchange: str
     dead_letter_key: str | None
     """None keeps the routing key of each message."""
 
 
 def queue_plans(
-    name: str, topology: Topology, dead_letter_exchange: str | None, *, ordered: bool
+    name: str, topology: Topology, dead_letters: str | None, *, ordered: bool
 ) -> list[QueuePlan]:
-    """To be tried in this order, if the queue exists and is another one than the plan has it."""
+    """To be tried in this order: the next one if the queue exists with other arguments."""
     if not name:
         raise ConfigurationError("RabbitMQSource: the queue needs a name")
+    if dead_letters == "":
+        raise ConfigurationError("RabbitMQSource: dead_letters needs the name of an exchange")
     choices = [queue for queue in topology.queues if queue.name == name]
     if not choices:
         plain = Queue(name)
         single = replace(plain, single_active_consumer=True)
         choices = [single, plain] if ordered else [plain]
-    return [_plan(queue, topology, dead_letter_exchange, ordered=ordered) for queue in choices]
+    return [_plan(queue, topology, dead_letters, ordered=ordered) for queue in choices]
 
 
 def _plan(
-    queue: Queue, topology: Topology, dead_letter_exchange: str | None, *, ordered: bool
+    queue: Queue, topology: Topology, dead_letters: str | None, *, ordered: bool
 ) -> QueuePlan:
     exclusive = ordered and _must_be_exclusive(queue)
     if exclusive:
-        # Said aloud, as a broker may have another default that lets everybody in.
+        # Explicit, since the default queue type of a vhost may be one that lets many consumers in.
         queue = replace(queue, arguments={"x-queue-type": "classic", **queue.arguments})
     others = (each for each in topology.queues if each.name != queue.name)
     topology = Topology(topology.exchanges, (queue, *others))
     for binding in () if queue.passive else queue.bindings:
-        # Either side may start first; what RabbitMQ brings along needs no declaration.
+        # Publisher or source may start first; RabbitMQ's own exchanges (amq.…) always exist.
         if not binding.exchange.startswith("amq."):
             topology = topology.with_exchange(binding.exchange)
-    exchange, key = _dead_letters(queue, dead_letter_exchange)
+    exchange, key = _dead_letter_target(queue, dead_letters)
     if exchange:
         topology = topology.with_exchange(exchange, passive=True)
     elif key == f"{queue.name}.dlq":
@@ -71,9 +73,10 @@ def _must_be_exclusive(queue: Queue) -> bool:
     return True
 
 
-def _dead_letters(queue: Queue, wanted: str | None) -> tuple[str, str | None]:
-    if wanted is not None:
-        return wanted, None
+def _dead_letter_target(queue: Queue, dead_letters: str | None) -> tuple[str, str | None]:
+    """Exchange and routing key; a key of None keeps that of each message."""
+    if dead_letters is not None:
+        return dead_letters, None
     arguments = queue.all_arguments()
     if (exchange := arguments.get("x-dead-letter-exchange")) is not None:
         key = arguments.get("x-dead-letter-routing-key")

@@ -1,89 +1,82 @@
-"""What one connection has received from a queue and not acknowledged yet."""
+"""Messages that one connection has received from a queue and not acknowledged yet."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pamqp import commands
-
-from outrider.brokers.rabbitmq.messages import CHANNEL
-from outrider.brokers.rabbitmq.received import Message, delivery_of, message_of
+from outrider.brokers.rabbitmq.amqp import ack_frame
+from outrider.brokers.rabbitmq.messages import to_delivery
 
 if TYPE_CHECKING:
-    from outrider.brokers.rabbitmq.amqp.wire import Lost, Wire
+    from outrider.brokers.rabbitmq.amqp import ConnectionLost, Message, Wire
     from outrider.ports import Delivery
-
-_ACK: Final = struct.Struct(">BHIIQ?B")
 
 
 class Subscription:
-    """Ends with its connection: what is not acknowledged by then comes again on another."""
+    """Ends with its connection: the broker then delivers the unacknowledged messages again."""
 
     def __init__(self, wire: Wire) -> None:
         self.active = False
-        """Whether the broker delivers to it, now or when it is its turn."""
+        """Whether the broker delivers to it, or will as soon as it is the active consumer."""
         self._wire = wire
         self._arrived = asyncio.Event()
-        self._waiting: deque[Message] = deque()
-        self._in_hand: dict[int, Delivery] = {}
-        self._oldest = 1
-        self._acknowledged: set[int] = set()
-        self._told: set[int] = set()
+        self._received: deque[Message] = deque()
+        self._unacknowledged: dict[int, Delivery] = {}
+        self._oldest_tag = 1
+        """All tags below this one are acknowledged at the broker."""
+        self._to_send: set[int] = set()
+        self._sent: set[int] = set()
+        """Tags from the oldest one on that are acknowledged at the broker."""
 
-    def received(self, arguments: bytes, header: bytes, body: bytes, /) -> None:
-        self._waiting.append(message_of(arguments, header, body))
+    def received(self, message: Message, /) -> None:
+        self._received.append(message)
         self._arrived.set()
 
-    def lost(self, _: Lost, /) -> None:
-        for delivery in self._in_hand.values():
+    def lost(self, _: ConnectionLost, /) -> None:
+        for delivery in self._unacknowledged.values():
             delivery.lost = True
-        self._in_hand.clear()
+        self._unacknowledged.clear()
         self._arrived.set()
 
     async def take(self, limit: int, seconds: float) -> list[Delivery]:
-        """What is there, or comes first within that time."""
-        if not self._waiting and self._wire.error is None:
+        """Messages that have arrived, or the first ones that arrive within that time."""
+        if not self._received and self._wire.error is None:
             self._arrived.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait()
         if self._wire.error is not None:
             raise self._wire.error
-        count = min(limit, len(self._waiting))
-        taken = [delivery_of(self._waiting.popleft()) for _ in range(count)]
-        self._in_hand.update((delivery.message.tag, delivery) for delivery in taken)
+        count = min(limit, len(self._received))
+        taken = [to_delivery(self._received.popleft()) for _ in range(count)]
+        self._unacknowledged.update((delivery.message.tag, delivery) for delivery in taken)
         return taken
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Told to the broker in the loop's next turn, together with all others of this one."""
-        if self._in_hand.pop(delivery.message.tag, None) is None:
-            return  # acknowledged before; a second time would be an error that ends the connection
-        if not self._acknowledged:
-            asyncio.get_running_loop().call_soon(self.tell)
-        self._acknowledged.add(delivery.message.tag)
+        """Sent at the end of this turn of the event loop, with all others of the same turn."""
+        if self._unacknowledged.pop(delivery.message.tag, None) is None:
+            return  # acknowledged before; the broker closes the channel on a second ack
+        if not self._to_send:
+            asyncio.get_running_loop().call_soon(self.send_acks)
+        self._to_send.add(delivery.message.tag)
 
-    def tell(self) -> None:
-        """One word for all up to the first that is not acknowledged, and one for each later."""
+    def send_acks(self) -> None:
+        """One cumulative ack up to the first gap, then one ack per later tag."""
         if self._wire.error is not None:
             return
-        new, upto = self._acknowledged, 0
-        while (tag := self._oldest) in new or tag in self._told:
+        new, upto = self._to_send, 0
+        while (tag := self._oldest_tag) in new or tag in self._sent:
             if tag in new:
                 upto = tag
             new.discard(tag)
-            self._told.discard(tag)
-            self._oldest += 1
-        words = [_ack(upto, multiple=True)] if upto else []
-        words += [_ack(tag, multiple=False) for tag in sorted(new)]
-        self._told |= new
+            self._sent.discard(tag)
+            self._oldest_tag += 1
+        acks = [ack_frame(upto, multiple=True)] if upto else []
+        acks += [ack_frame(tag, multiple=False) for tag in sorted(new)]
+        self._sent |= new
         new.clear()
-        if words:
-            self._wire.send(b"".join(words))
-
-
-def _ack(tag: int, *, multiple: bool) -> bytes:
-    return _ACK.pack(1, CHANNEL, 13, commands.Basic.Ack.index, tag, multiple, 0xCE)
+        if acks:
+            self._wire.send(b"".join(acks))

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from pamqp import commands, frame
-
+from outrider.brokers.rabbitmq.amqp import marshal_method, methods
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pamqp.base import Frame
-    from pamqp.common import FieldValue
+    from outrider.brokers.rabbitmq.amqp import FieldValue, Method
 
-_ANY: Final = "#"
+_SAFE_TEXT: Final = re.compile(r"(Max length exceeded|Invalid value) for \w+")
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Where events are sent to."""
+    """An exchange, to which events are published."""
 
     name: str
     kind: str = "topic"
     durable: bool = True
     passive: bool = False
-    """Only check that it exists, for a user that may not configure it."""
+    """Only check that it exists: for a user without the permission to configure it."""
     arguments: Mapping[str, FieldValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Which events of an exchange a queue receives; `*` is one word of the type, `#` any number."""
+    """Which events of an exchange a queue gets: in the key `*` is one word, `#` any number."""
 
     exchange: str
-    routing_key: str = _ANY
+    routing_key: str = "#"
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,16 @@ class Queue:
     bindings: tuple[Binding, ...] = ()
     kind: Literal["classic", "quorum"] = "classic"
     single_active_consumer: bool = False
-    """The broker delivers to one consumer at a time, and to the next once that one is gone."""
+    """The broker delivers to one consumer at a time, and to the next one when the first is gone."""
     dead_letter_exchange: str | None = None
-    """Where a consumer's rejected messages go; None drops them."""
+    """Where messages go that a consumer rejects; None drops them."""
     max_length: int | None = None
-    """From then on events are refused; RabbitMQ's own default would drop the oldest instead."""
+    """A full queue refuses events; RabbitMQ's own default is to drop the oldest message."""
     passive: bool = False
-    """Only check that it exists, for a user that may not configure it; the rest is believed."""
+    """Only check that it exists: for a user without the permission to configure it. The other
+    fields are taken to be true."""
     arguments: Mapping[str, FieldValue] = field(default_factory=dict)
-    """Anything else, by RabbitMQ's names; wins over the fields above."""
+    """Other arguments by RabbitMQ's names; they override the fields above."""
 
     def all_arguments(self) -> dict[str, FieldValue]:
         arguments: dict[str, FieldValue] = {}
@@ -72,55 +72,40 @@ class Queue:
 
 @dataclass(frozen=True)
 class Topology:
-    """All that is declared when either side opens; what exists already with it is left alone."""
+    """What publisher and source declare when they open; the rest of the broker stays as it is."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
 
     def with_exchange(self, name: str, *, passive: bool = False) -> Topology:
-        """The same, with a durable topic exchange of that name unless there is one."""
+        """A copy with a durable topic exchange of that name, unless it has one."""
         if any(exchange.name == name for exchange in self.exchanges):
             return self
         return Topology((Exchange(name, passive=passive), *self.exchanges), self.queues)
 
     def with_queue(self, queue: Queue) -> Topology:
-        """The same, with this queue unless there is one of its name."""
+        """A copy with this queue, unless it has one of that name."""
         if any(each.name == queue.name for each in self.queues):
             return self
         return Topology(self.exchanges, (*self.queues, queue))
 
 
-def messaging_topology(exchange: str = "messaging", *, audit: bool = False) -> Topology:
-    """Queues for group and scheduled messages, for all events if asked, and for dead letters."""
-    dead = f"{exchange}.dlx"
-
-    def queue(name: str, key: str) -> Queue:
-        return Queue(name, (Binding(exchange, key),), dead_letter_exchange=dead)
-
-    queues = [
-        Queue(f"{exchange}.dlq", (Binding(dead),)),
-        queue("group_message_processing", "group_message.*"),
-        queue("scheduled_message_processing", "scheduled_message.*"),
-    ]
-    if audit:
-        queues.append(queue(f"{exchange}_audit", _ANY))
-    return Topology((Exchange(exchange), Exchange(dead)), tuple(queues))
-
-
-def declarations(topology: Topology) -> tuple[Frame, ...]:
-    """The methods that declare all of it, in an order that RabbitMQ can follow."""
+def declarations(topology: Topology) -> tuple[Method, ...]:
+    """The AMQP methods that declare it: exchanges first, since queues are bound to them."""
     try:
         made = tuple(_declarations(topology))
         for method in made:
-            frame.marshal(method, 1)
-    except (ValueError, TypeError, struct.error) as error:
-        raise ConfigurationError(f"topology that AMQP cannot express: {error}") from error
+            marshal_method(method)
+    except (ValueError, TypeError, AttributeError, struct.error) as error:
+        # Other texts quote the value of an argument.
+        why = str(error) if _SAFE_TEXT.fullmatch(str(error)) else type(error).__name__
+        raise ConfigurationError(f"topology that AMQP cannot express: {why}") from error
     return made
 
 
-def _declarations(topology: Topology) -> Iterator[Frame]:
+def _declarations(topology: Topology) -> Iterator[Method]:
     for exchange in topology.exchanges:
-        yield commands.Exchange.Declare(
+        yield methods.Exchange.Declare(
             exchange=exchange.name,
             exchange_type=exchange.kind,
             durable=exchange.durable,
@@ -128,13 +113,13 @@ def _declarations(topology: Topology) -> Iterator[Frame]:
             arguments=dict(exchange.arguments),
         )
     for queue in topology.queues:
-        yield commands.Queue.Declare(
+        yield methods.Queue.Declare(
             queue=queue.name,
             durable=True,
             passive=queue.passive,
             arguments=queue.all_arguments(),
         )
         for binding in () if queue.passive else queue.bindings:
-            yield commands.Queue.Bind(
+            yield methods.Queue.Bind(
                 queue=queue.name, exchange=binding.exchange, routing_key=binding.routing_key
             )

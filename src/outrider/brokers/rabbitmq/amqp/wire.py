@@ -1,4 +1,4 @@
-"""One AMQP 0-9-1 connection with one confirming channel: only what our two sides need."""
+"""One AMQP 0-9-1 connection with one channel in confirm mode: only what our two sides need."""
 
 from __future__ import annotations
 
@@ -8,9 +8,24 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from pamqp import commands, frame
 
-from outrider.brokers.rabbitmq.amqp.content import Content
+from outrider.brokers.rabbitmq.amqp.content import Content, Message, delivered_message
+from outrider.brokers.rabbitmq.amqp.errors import (
+    ClosedByBroker,
+    ConnectionLost,
+    blocked_reason,
+    code_name,
+)
+from outrider.brokers.rabbitmq.amqp.frames import (
+    BODY,
+    CHANNEL,
+    FRAME,
+    FRAME_END,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+)
 from outrider.brokers.rabbitmq.amqp.properties import MESSAGE_ID, read_properties
-from outrider.brokers.rabbitmq.messages import CHANNEL, FRAME_OVERHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,89 +34,76 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Frame")
 
+MAX_FRAME_BYTES: Final = 131_072
+NACKED: Final = "nacked: a queue is full, or has failed"
+
+_CLOSE_TIMEOUT_S: Final = 1.0
 _HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-FRAME_MAX: Final = 131_072
-_GRACE: Final = 1.0
-_GOODBYE: Final = frame.marshal(
+_CLOSE: Final = frame.marshal(
     commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0), 0
 )
-_LAST_WORD: Final = frame.marshal(commands.Connection.CloseOk(), 0)
+_CLOSE_OK: Final = frame.marshal(commands.Connection.CloseOk(), 0)
+_CHANNEL_CLOSE_OK: Final = frame.marshal(commands.Channel.CloseOk(), CHANNEL)
 
-_FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
 _CONFIRM: Final = struct.Struct(">QB")
-_METHOD, _CONTENT, _BODY, _BEAT, _END = 1, 2, 3, 8, 0xCE
 _ACK: Final = commands.Basic.Ack.index
 _NACK: Final = commands.Basic.Nack.index
 _DELIVER: Final = commands.Basic.Deliver.index
 _RETURN: Final = commands.Basic.Return.index
 
-NACKED: Final = "nacked: a queue is full, or has failed"
-
-
-class Lost(Exception):
-    """The connection is gone; nobody can tell what became of the messages in flight."""
-
-
-class Closed(Lost):
-    """The broker itself closed the channel or the connection, and said why."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text or f"closed with code {code}")
-        self.code = code
-
 
 class Sender(Protocol):
-    """Who hears what became of its messages."""
+    """Learns what became of the messages that it published."""
 
     def message_of(self, index: int, /) -> tuple[str, str]:
         """Its message id and routing key, by which a returned message is found again."""
 
     def confirmed(self, index: int, refusal: str | None, /) -> None: ...
-    def lost(self, error: Lost, /) -> None: ...
+    def lost(self, error: ConnectionLost, /) -> None: ...
 
 
 class Receiver(Protocol):
-    """Who hears what a queue delivers."""
+    """Gets what a queue delivers."""
 
-    def received(self, arguments: bytes, header: bytes, body: bytes, /) -> None:
-        """The arguments of the method that delivers, and the message without its frames."""
-
-    def lost(self, error: Lost, /) -> None: ...
+    def received(self, message: Message, /) -> None: ...
+    def lost(self, error: ConnectionLost, /) -> None: ...
 
 
 class Wire(asyncio.Protocol):
-    """Sends frames, counts confirms and puts deliveries together.
+    """Sends frames, counts confirms and joins the frames of deliveries.
 
-    Once it has an `error` it is of no use any more.
+    Once `error` is set, the wire is of no use any more.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", None)
-        self._gone = self._loop.create_future()
-        self.error: Lost | None = None
+        self._closed = self._loop.create_future()
+        self.error: ConnectionLost | None = None
         self.blocked: str | None = None
-        self.frame_max = FRAME_MAX
+        """Why the broker takes no messages at the moment."""
+        self.frame_max = MAX_FRAME_BYTES
         self.receiver: Receiver | None = None
         self._unread = b""
         self._answer: asyncio.Future[Frame] | None = None
-        self._free = asyncio.Event()
-        self._free.set()
-        self._paused = False
-        self._tag = 0
-        self._oldest = 1
-        self._pending: dict[int, tuple[Sender, int]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._write_paused = False
+        self._last_tag = 0
+        self._oldest_tag = 1
+        self._unconfirmed: dict[int, tuple[Sender, int]] = {}
         self._content: Content | None = None
         self._returned: dict[tuple[str, str], list[str]] = {}
         self._heartbeat = 0
-        self._heard = self._loop.time()
+        self._last_read = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, request: Frame | bytes, answer: type[F], channel: int = 0) -> F:
-        """Send a method and wait for the one that answers it; one call at a time.
+        """Send a method and wait for the method that answers it; one call at a time.
 
-        Given up, it ends the connection: the answer may still be on its way.
+        A cancelled call ends the connection: its answer may still arrive, and would be taken for
+        the answer to the next call.
         """
         if self.error is not None:
             raise self.error
@@ -110,127 +112,127 @@ class Wire(asyncio.Protocol):
             self.send(request, channel)
             found = await self._answer
         except asyncio.CancelledError:
-            self.drop(Lost("a call on the same connection was given up"))
+            self.drop(ConnectionLost("a call on the same connection was given up"))
             raise
         finally:
             self._answer = None
         if not isinstance(found, answer):
-            self.drop(Lost(f"{answer.name} expected, {found.name} received"))
-            raise cast("Lost", self.error)
+            self.drop(ConnectionLost(f"{answer.name} expected, {found.name} received"))
+            raise cast("ConnectionLost", self.error)
         return found
 
     def send(self, method: Frame | bytes, channel: int = 0) -> None:
         data = method if isinstance(method, bytes) else frame.marshal(method, channel)
         self._transport.write(data)
 
-    async def free(self) -> None:
-        """Wait while the broker blocks us or reads too slowly."""
-        while not self._free.is_set():
-            await self._free.wait()
+    async def writable(self) -> None:
+        """Wait while the broker blocks this connection or reads too slowly (backpressure)."""
+        while not self._writable.is_set():
+            await self._writable.wait()
         if self.error is not None:
             raise self.error
 
     def publish(self, messages: bytes, sender: Sender, indexes: Sequence[int]) -> None:
-        """Write whole messages, one for each index; the sender hears of each once."""
-        for tag, index in enumerate(indexes, self._tag + 1):
-            self._pending[tag] = (sender, index)
-        self._tag += len(indexes)
+        """Write whole messages, one for each index; the sender gets one confirm for each."""
+        for tag, index in enumerate(indexes, self._last_tag + 1):
+            self._unconfirmed[tag] = (sender, index)
+        self._last_tag += len(indexes)
         self._transport.write(messages)
 
-    def beat(self, seconds: int) -> None:
-        """Show signs of life from now on, and expect them; 0 means neither."""
+    def start_heartbeat(self, seconds: int) -> None:
+        """Send heartbeats from now on, and expect them; 0 means neither."""
         self._heartbeat = seconds
         if seconds:
             self._timer = self._loop.call_later(seconds / 2, self._on_timer)
 
     @property
-    def is_watched(self) -> bool:
+    def has_heartbeat(self) -> bool:
         """Whether a broker that died silently would be noticed."""
         return self._heartbeat > 0
 
-    def drop(self, error: Lost, farewell: bytes = b"") -> None:
-        """End it now, and tell everybody who waits for anything."""
+    def drop(self, error: ConnectionLost, farewell: bytes = b"") -> None:
+        """End the connection now, and tell everybody who waits for it."""
         if self.error is not None:
             return
         self.error = error
         if self._timer is not None:
             self._timer.cancel()
         if farewell and not self._transport.is_closing():
-            # The broker answers when it has read this; it may read no more, though.
+            # The broker answers once it has read the farewell; it may never read again, though.
             self._transport.write(farewell)
-            self._loop.call_later(_GRACE, self._transport.abort)
+            self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
         else:
             self._transport.abort()
-        self._free.set()
+        self._writable.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
-        senders = {id(sender): sender for sender, _ in self._pending.values()}
-        self._pending.clear()
+        senders = {id(sender): sender for sender, _ in self._unconfirmed.values()}
+        self._unconfirmed.clear()
         for sender in senders.values():
             sender.lost(error)
         if self.receiver is not None:
             self.receiver.lost(error)
 
-    def abort(self, error: Lost) -> None:
-        """As `drop`, without any good manners."""
+    def abort(self, error: ConnectionLost) -> None:
+        """As `drop`, and closes the socket at once even if a farewell is on its way."""
         self.drop(error)
         self._transport.abort()
 
     async def close(self) -> None:
-        self.drop(Lost("closed by us"), _GOODBYE)
-        await asyncio.wait([self._gone], timeout=2 * _GRACE)
+        self.drop(ConnectionLost("closed by us"), _CLOSE)
+        await asyncio.wait([self._closed], timeout=2 * _CLOSE_TIMEOUT_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "end of stream"
-        self.drop(Lost(f"connection lost: {why}"))
-        if not self._gone.done():
-            self._gone.set_result(None)
+        self.drop(ConnectionLost(f"connection lost: {why}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        self._paused = True
-        self._update()
+        self._write_paused = True
+        self._update_writable()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._update()
+        self._write_paused = False
+        self._update_writable()
 
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
-            if data.endswith(_LAST_WORD):
+            if data.endswith(_CLOSE_OK):
                 self._transport.close()
             return
-        self._heard = self._loop.time()
+        self._last_read = self._loop.time()
         try:
             self._unread = self._read(self._unread + data if self._unread else data)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the stream makes no sense now
-            self.drop(Lost(f"its bytes are no AMQP 0-9-1 ({type(error).__name__})"))
+        except Exception as error:  # noqa: BLE001 - any error means that the stream is corrupt
+            self.drop(ConnectionLost(f"its bytes are no AMQP 0-9-1 ({type(error).__name__})"))
 
     def _on_timer(self) -> None:
-        silent = self._loop.time() - self._heard
+        silent = self._loop.time() - self._last_read
         if silent > 2 * self._heartbeat:
-            self.drop(Lost(f"no sign of life for {silent:.0f} s"))
+            self.drop(ConnectionLost(f"no sign of life for {silent:.0f} s"))
             return
         self._transport.write(_HEARTBEAT)
         self._timer = self._loop.call_later(self._heartbeat / 2, self._on_timer)
 
     def _read(self, data: bytes) -> bytes:
-        """Handle all complete frames; return the beginning of the next."""
+        """Handle all complete frames; return the beginning of the next one."""
         position, end = 0, len(data)
         while end - position >= FRAME_OVERHEAD and self.error is None:
-            kind, _, size = _FRAME.unpack_from(data, position)
+            kind, _, size = FRAME.unpack_from(data, position)
             after = position + size + FRAME_OVERHEAD
-            if size > self.frame_max or kind not in (_METHOD, _CONTENT, _BODY, _BEAT):
+            if size > self.frame_max or kind not in (METHOD, HEADER, BODY, HEARTBEAT):
                 raise ValueError("no frame")
             if after > end:
                 break
-            if data[after - 1] != _END:
+            if data[after - 1] != FRAME_END:
                 raise ValueError("no end of frame")
-            if kind == _METHOD:
+            if kind == METHOD:
                 self._on_method(data, position, after)
-            elif kind != _BEAT:
+            elif kind != HEARTBEAT:
                 self._on_content(kind, data[position + FRAME_OVERHEAD - 1 : after - 1])
             position = after
         return data[position:]
@@ -247,34 +249,34 @@ class Wire(asyncio.Protocol):
         method = cast("Frame", frame.unmarshal(data[start:end])[2])
         match method:
             case commands.Basic.Cancel():
-                self.drop(Lost("the broker ended the subscription: its queue is gone"), _GOODBYE)
+                gone = ConnectionLost("the broker ended the subscription: its queue is gone")
+                self.drop(gone, _CLOSE)
             case commands.Connection.Blocked():
-                self.blocked = method.reason or "no reason given"
-                self._update()
+                self.blocked = blocked_reason(method.reason)
+                self._update_writable()
             case commands.Connection.Unblocked():
                 self.blocked = None
-                self._update()
+                self._update_writable()
             case commands.Connection.Close():
-                goodbye = frame.marshal(commands.Connection.CloseOk(), 0)
-                self.drop(Closed(method.reply_code or 0, method.reply_text), goodbye)
+                self.drop(ClosedByBroker(method.reply_code or 0, method.reply_text), _CLOSE_OK)
             case commands.Channel.Close():
-                goodbye = frame.marshal(commands.Channel.CloseOk(), CHANNEL) + _GOODBYE
-                self.drop(Closed(method.reply_code or 0, method.reply_text), goodbye)
+                farewell = _CHANNEL_CLOSE_OK + _CLOSE
+                self.drop(ClosedByBroker(method.reply_code or 0, method.reply_text), farewell)
             case _ if self._answer is not None and not self._answer.done():
                 self._answer.set_result(method)
             case _:
                 raise ValueError("not asked for")
 
     def _confirm(self, tag: int, *, multiple: bool, refusal: str | None) -> None:
-        if tag > self._tag:
+        if tag > self._last_tag:
             raise ValueError("nothing was sent under this tag")
         tags: Iterable[int] = (tag,)
         if multiple:
-            tag = tag or self._tag
-            tags = range(self._oldest, tag + 1)
-            self._oldest = max(self._oldest, tag + 1)
+            tag = tag or self._last_tag
+            tags = range(self._oldest_tag, tag + 1)
+            self._oldest_tag = max(self._oldest_tag, tag + 1)
         for each in tags:
-            found = self._pending.pop(each, None)
+            found = self._unconfirmed.pop(each, None)
             if found is not None:
                 sender, index = found
                 returned = self._take_returned(sender, index) if self._returned else None
@@ -284,7 +286,7 @@ class Wire(asyncio.Protocol):
         content = self._content
         if content is None:
             raise ValueError("content without a method")
-        if kind == _CONTENT:
+        if kind == HEADER:
             content.add_header(payload)
         else:
             content.add_piece(payload)
@@ -294,19 +296,20 @@ class Wire(asyncio.Protocol):
         if content.method == _RETURN:
             self._on_returned(content)
         elif self.receiver is not None:
-            self.receiver.received(content.arguments, content.header, content.body)
+            message = delivered_message(content.arguments, content.header, content.body)
+            self.receiver.received(message)
         else:
             raise ValueError("a delivery that nobody asked for")
 
     def _on_returned(self, content: Content) -> None:
-        """A return comes before its confirm, and carries no tag but the message itself."""
+        """A return comes before its confirm, and has no tag: the message itself identifies it."""
         returned = commands.Basic.Return()
         returned.unmarshal(content.arguments)
         key = returned.routing_key or ""
         message_id = (
             read_properties(content.header).get(MESSAGE_ID, b"\0")[1:].decode(errors="replace")
         )
-        reason = f"unroutable: {returned.reply_text}, no queue takes {key!r}"
+        reason = f"unroutable: {code_name(returned.reply_code or 0)}, no queue takes {key!r}"
         self._returned.setdefault((message_id, key), []).append(reason)
 
     def _take_returned(self, sender: Sender, index: int) -> str | None:
@@ -319,8 +322,8 @@ class Wire(asyncio.Protocol):
             del self._returned[key]
         return reason
 
-    def _update(self) -> None:
-        if self.error is None and (self._paused or self.blocked is not None):
-            self._free.clear()
+    def _update_writable(self) -> None:
+        if self.error is None and (self._write_paused or self.blocked is not None):
+            self._writable.clear()
         else:
-            self._free.set()
+            self._writable.set()
