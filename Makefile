@@ -1,6 +1,6 @@
 # Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench plots faults fuzz model docs screenshots services clean
+.PHONY: help demo test check fmt bench plots settings faults fuzz model docs screenshots services clean
 
 PY := .venv/bin/python
 
@@ -38,6 +38,9 @@ bench: .venv/.dev ## measure side by side; one part with PART=name
 
 plots: .venv/.dev ## the figures of the last benchmarks into docs/benchmarks.md
 	$(PY) -m bench.report
+
+settings: .venv/.dev ## the table of all settings into docs/guides/relay.md
+	$(PY) scripts/settings_table.py $(ARGS)
 
 faults: .venv/.dev ## every kind of fault at full length, with a scoreboard; a line of it with LINE=S-1
 	OUTRIDER_FULL=1 $(PY) -m pytest -m '$(if $(LINE),fault(line="$(LINE)"),faults or fault)' \

@@ -24,7 +24,7 @@ class Settings:
         given = {name: text for name, text in environment.items() if text}
         found = read_settings({}, DEFAULTS | given)
         return Settings(
-            database_url=found.values["database"],
+            database_url=found.process.database,
             redis_url=given.get("REDIS_URL"),
-            relay=found.relay_config(),
+            relay=found.relay,
         )

@@ -25,4 +25,4 @@ class Settings:
     def read(environment: Mapping[str, str]) -> "Settings":
         given = {name: text for name, text in environment.items() if text}
         found = read_settings({}, DEFAULTS | given)
-        return Settings(database_url=found.values["database"], relay=found.relay_config())
+        return Settings(database_url=found.process.database, relay=found.relay)

@@ -34,7 +34,7 @@ from outrider import (
 from outrider import signals as s
 from outrider.brokers.in_process import InProcessPublisher
 from outrider.cli.app import app
-from outrider.cli.publishers import publisher_of
+from outrider.cli.publishers import make_publisher
 from outrider.events.context import event_context, trace_events_with
 from outrider.observability.logging import EventFormatter, RedactingFilter, log_signals
 from outrider.observability.opentelemetry import TracedPublisher, trace_recording, traced
@@ -248,7 +248,7 @@ async def travel(journey: Journey, sink: str, request: pytest.FixtureRequest) ->
         await source.open()  # the queue or topic must be there first
         await source.close()
     settings = {"OUTBOX_TO": server.url, "OUTBOX_DESTINATION": name}
-    await journey.relay(publisher_of(read_settings({}, settings)))
+    await journey.relay(make_publisher(read_settings({}, settings).process))
     await journey.consume(server.url, name)
     return str(server.url)
 

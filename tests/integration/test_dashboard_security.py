@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from outrider import ConfigurationError
 from outrider.admin.filters import EventFilter
 from outrider.cli.commands.dashboard import dashboard as command
-from outrider.cli.commands.dashboard import page as standalone
+from outrider.cli.commands.dashboard import dashboard_app as standalone
 from outrider.dashboard import dashboard
 from outrider.store.schema.names import OutboxNames
 from tests.support.pages.hostile import SCRIPTS, VALUES

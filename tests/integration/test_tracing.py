@@ -28,7 +28,7 @@ from outrider import (
     Outbox,
     create_all,
 )
-from outrider.cli.publishers import publisher_of
+from outrider.cli.publishers import make_publisher
 from outrider.events.context import trace_events_with
 from outrider.integrations.fastapi import EventContextMiddleware
 from outrider.observability.opentelemetry import (
@@ -123,7 +123,7 @@ async def test_trace_of_an_http_request_goes_on_behind_every_broker(
     url, name = getattr(services, kind).url, f"traced{uuid4().hex[:12]}"
     await prepare_broker(url, name)
     handler, trace_id, span_id = Handler(), uuid4().hex, uuid4().hex[:16]
-    publisher = publisher_of(read_settings({"to": url, "destination": name}, {}))
+    publisher = make_publisher(read_settings({"to": url, "destination": name}, {}).process)
 
     # when
     transport = ASGITransport(shop(engine))

@@ -1,25 +1,118 @@
-"""Settings: flag before environment before default, and no password in sight."""
+"""Settings: derived from the configs; flag before environment before default; no password."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import ConfigurationError, ExponentialRetry
+from outrider import ConfigurationError, ExponentialRetry, OutboxNames, RelayConfig
+from outrider.settings import fields as derived
+from outrider.settings.fields import CONFIGS, Setting, all_settings, field_docs, settings_of
 from outrider.settings.masking import mask_url
-from outrider.settings.settings import read_settings
+from outrider.settings.process import ProcessConfig, RelayProcessConfig
+from outrider.settings.settings import Settings, read_config, read_settings
+from outrider.settings.table import settings_table
+from outrider.settings.unknown_variables import unknown_variables
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = {"database": "sqlite:///x.db", "retry": "exponential", "after_failure": "park"}
+SAMPLES |= {"quiet": "yes", "audit": "yes", "loops": "3", "retention_days": "3"}
+SETTINGS = {setting.name: setting for setting in all_settings()}
+
+
+def sample(setting: Setting) -> str:
+    """A text that differs from the default."""
+    numeric = setting.kind.name in ("NUMBER", "SECONDS", "MILLISECONDS")
+    return SAMPLES.get(setting.name, "33" if numeric else "other")
+
+
+def value_of(settings: Settings, setting: Setting) -> object:
+    parts = (settings.process, settings.names, settings.relay)
+    [part] = [part for part in parts if type(part) is setting.config]
+    return getattr(part, setting.field)
 
 
 def test_defaults_are_those_of_the_seeds() -> None:
-    config = read_settings({}, {}).relay_config()
+    config = read_settings({}, {}).relay
 
     assert config.batch_size == 100
     assert config.poll_interval == timedelta(seconds=5)
-    assert config.max_retries == 10
     assert config.retention == timedelta(days=7)
+
+
+@pytest.mark.parametrize("policy", ["stepped", "exponential"])
+def test_tenth_refusal_is_the_last_by_default(policy: str) -> None:
+    config = read_settings({"retry": policy}, {}).relay
+
+    assert config.max_retries is None
+    assert config.retry.delay_after(9) is not None
+    assert config.retry.delay_after(10) is None
+
+
+def test_every_field_of_the_configs_is_a_setting_with_a_sentence() -> None:
+    there = {(setting.config, setting.field) for setting in SETTINGS.values()}
+
+    assert there == {(config, each.name) for config in CONFIGS for each in fields(config)}
+    assert [name for name, setting in SETTINGS.items() if not setting.help.endswith(".")] == []
+
+
+def test_defaults_are_those_of_the_configs() -> None:
+    settings = read_settings({}, {})
+
+    assert settings.process == RelayProcessConfig()
+    assert settings.names == OutboxNames()
+    assert settings.relay == RelayConfig(name=settings.relay.name)
+    shown = {name: setting.default for name, setting in SETTINGS.items()}
+    assert (shown["retention_days"], shown["lease"], shown["retry"]) == ("7", "10", "stepped")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_setting_is_read_from_its_flag(name: str) -> None:
+    setting = SETTINGS[name]
+
+    settings = read_settings({name: sample(setting)}, {})
+
+    assert value_of(settings, setting) == setting.kind.parse(sample(setting))
+    assert value_of(settings, setting) != value_of(read_settings({}, {}), setting)
+    assert {each.setting.name: each.source for each in settings.found}[name] == setting.flag
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [(s.name, v) for s in SETTINGS.values() for v in s.environment]
+)
+def test_setting_is_read_from_each_of_its_variables(name: str, variable: str) -> None:
+    setting = SETTINGS[name]
+
+    settings = read_settings({}, {variable: sample(setting)})
+
+    assert value_of(settings, setting) == setting.kind.parse(sample(setting))
+    assert {each.setting.name: each.source for each in settings.found}[name] == variable
+
+
+def test_variables_are_named_after_the_fields_and_the_old_names_stay() -> None:
+    known = {name for setting in SETTINGS.values() for name in setting.environment}
+
+    assert known >= {
+        *("DATABASE_URL", "RABBITMQ_URL", "RABBITMQ_EXCHANGE", "RABBITMQ_TOPOLOGY"),
+        *("OUTBOX_POLL_INTERVAL", "OUTBOX_POLL_INTERVAL_MS", "OUTBOX_BATCH_SIZE"),
+        *("OUTBOX_MAX_RETRIES", "OUTBOX_CLEANUP_DAYS", "OUTBOX_RETENTION_DAYS"),
+        *("OUTRIDER_HEALTH", "OUTRIDER_AUDIT"),
+    }
+    assert known >= {f"OUTBOX_{each.name.upper()}" for each in fields(OutboxNames)}
+
+
+def test_empty_variable_counts_as_not_set() -> None:
+    settings = read_settings({}, dict.fromkeys(("OUTBOX_BATCH_SIZE", "OUTBOX_PREFIX"), ""))
+
+    assert settings.relay.batch_size == 100
+    assert {each.setting.name: each.source for each in settings.found}["prefix"] == "not set"
 
 
 def test_environment_overrides_defaults() -> None:
@@ -33,9 +126,9 @@ def test_environment_overrides_defaults() -> None:
         "OUTBOX_RETRY": "exponential",
     }
     settings = read_settings({}, environment)
-    config = settings.relay_config()
+    config = settings.relay
 
-    assert settings.values["destination"] == "shop"
+    assert settings.process.destination == "shop"
     assert config.poll_interval == timedelta(seconds=2.5)
     assert (config.batch_size, config.max_retries) == (500, 4)
     assert config.retention == timedelta(days=3)
@@ -45,14 +138,23 @@ def test_environment_overrides_defaults() -> None:
 def test_flags_override_the_environment() -> None:
     settings = read_settings({"batch_size": "7"}, {"OUTBOX_BATCH_SIZE": "500"})
 
-    assert settings.values["batch_size"] == 7
-    assert settings.sources["batch_size"] == "--batch-size"
+    assert settings.relay.batch_size == 7
+
+
+def test_flag_overrides_a_variable_that_is_in_another_unit() -> None:
+    environment = {"OUTBOX_POLL_INTERVAL": "9", "OUTBOX_POLL_INTERVAL_MS": "100"}
+
+    by_flag = read_settings({"poll_interval": "2"}, environment).relay
+    by_variable = read_settings({}, environment).relay
+
+    assert by_flag.poll_interval == timedelta(seconds=2)
+    assert by_variable.poll_interval == timedelta(milliseconds=100)
 
 
 def test_milliseconds_and_retention_days_of_the_foundation_work_too() -> None:
     environment = {"OUTBOX_POLL_INTERVAL_MS": "100", "OUTBOX_RETENTION_DAYS": "never"}
 
-    config = read_settings({}, environment).relay_config()
+    config = read_settings({}, environment).relay
 
     assert config.poll_interval == timedelta(milliseconds=100)
     assert config.retention is None
@@ -62,7 +164,118 @@ def test_all_problems_are_reported_together_by_where_they_came_from() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_settings({"lease": "soon"}, {"OUTBOX_BATCH_SIZE": "many", "OUTBOX_RETRY": "never"})
 
-    assert all(w in str(caught.value) for w in ("--lease", "OUTBOX_BATCH_SIZE", "OUTBOX_RETRY"))
+    assert str(caught.value).split("; ") == [
+        "OUTBOX_BATCH_SIZE: must be a whole number",
+        "OUTBOX_RETRY: must be stepped or exponential",
+        "--lease: must be a number of seconds, up to a hundred years",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("retention_days", "-1", "retention must be at least 0"),
+        ("batch_size", "0", "batch_size must be at least 1"),
+        ("batch_bytes", "-5", "batch_bytes must be at least 1"),
+        ("poll_interval", "0", "poll_interval must be above 0"),
+        ("poll_interval_ms", "-1", "poll_interval must be above 0"),
+        ("lease", "0.5", "lease must be at least 1 second"),
+        ("loops", "65", "loops must be from 1 to 64"),
+        ("publish_timeout", "0", "publish_timeout must be above 0"),
+        ("max_retries", "0", "max_retries must be at least 1"),
+        ("max_crashes", "0", "max_crashes must be at least 1"),
+        ("grace", "-1", "grace must be at least 0"),
+        ("processes", "0", "processes must be from 1 to 64"),
+        ("table", "Out Box", "use 1 to 63 lower-case letters"),
+        ("database", "mysql://u:canary@h/d", "use postgresql://"),
+    ],
+)
+def test_value_out_of_range_is_refused_by_the_name_that_set_it(
+    name: str, text: str, rule: str
+) -> None:
+    variable = SETTINGS[name].environment[-1]
+
+    with pytest.raises(ConfigurationError) as by_flag:
+        read_settings({name: text}, {})
+    with pytest.raises(ConfigurationError) as by_variable:
+        read_settings({}, {variable: text})
+
+    assert str(by_flag.value).startswith(f"{SETTINGS[name].flag}: ")
+    assert str(by_variable.value).startswith(f"{variable}: ")
+    assert rule in str(by_flag.value)
+    assert "canary" not in str(by_flag.value)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "9" * 5000, "soon", "1 2"])
+@pytest.mark.parametrize(
+    "name", [s.name for s in SETTINGS.values() if s.kind.name not in ("TEXT", "URL")]
+)
+def test_what_is_no_sensible_number_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{SETTINGS[name].flag}: must be ") as caught:
+        read_settings({name: text}, {})
+
+    assert text not in str(caught.value)
+
+
+def test_problems_of_all_configs_are_reported_together() -> None:
+    with pytest.raises(ConfigurationError, match=r"--processes.*--channel.*--grace"):
+        read_settings({"processes": "x", "channel": "X", "grace": "x"}, {})
+
+
+def test_names_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two tables would share a name"):
+        read_settings({"processed": "outbox"}, {})
+
+
+def test_one_config_is_read_without_the_others() -> None:
+    environment = {"OUTBOX_BATCH_SIZE": "x", "OUTRIDER_AUDIT": "on", "OUTRIDER_PROCESSES": "4"}
+
+    process = read_config(ProcessConfig, {"quiet": "no"}, environment)
+
+    assert process == ProcessConfig(audit=True, processes=4)
+
+
+def test_missing_source_leaves_settings_without_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: type) -> str:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(derived.inspect, "getsource", missing)
+    field_docs.cache_clear()
+
+    assert {setting.help for setting in settings_of(OutboxNames)} == {""}
+    assert "`OUTBOX_TABLE`" in settings_table()
+    field_docs.cache_clear()
+
+
+def test_unknown_variable_is_named_with_the_setting_that_was_meant() -> None:
+    environment = {"OUTBOX_BATCHSIZE": "canary", "OUTBOX_X\x1b": "", "OUTBOX_LEASE": "1", "X": "1"}
+
+    first, second = unknown_variables(environment)
+
+    assert first == "OUTBOX_BATCHSIZE is not a setting; did you mean OUTBOX_BATCH_SIZE?"
+    assert second.startswith("'OUTBOX_X\\x1b' is not a setting; `outrider config`")
+
+
+def test_table_of_the_guide_has_every_setting_and_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts/settings_table.py"), "--check"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    table = settings_table()
+    assert all(f"`{v}`" in table for s in SETTINGS.values() for v in (s.flag, *s.environment))
+
+
+def test_table_that_is_behind_is_refused_and_can_be_written(tmp_path: Path) -> None:
+    script, guide = str(ROOT / "scripts/settings_table.py"), tmp_path / "relay.md"
+    text = (ROOT / "docs/guides/relay.md").read_text()
+    guide.write_text(text.replace("`OUTBOX_LEASE`", "`OUTBOX_RENT`"))
+
+    behind = subprocess.run([sys.executable, script, "--check", str(guide)], check=False)
+    written = subprocess.run([sys.executable, script, str(guide)], check=False)
+
+    assert (behind.returncode, written.returncode) == (1, 0)
+    assert guide.read_text() == text
 
 
 def test_shown_settings_have_no_password() -> None:
@@ -71,9 +284,11 @@ def test_shown_settings_have_no_password() -> None:
         "RABBITMQ_URL": "amqps://app:canary%40@mq:5671/vhost",
     }
 
-    shown = str(read_settings({}, environment).shown())
+    settings = read_settings({}, environment)
+    shown = str([each.masked_text for each in settings.found])
 
     assert "canary" not in shown
+    assert "canary" not in repr(settings)
     assert "app:***@db" in shown
 
 

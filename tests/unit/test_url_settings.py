@@ -67,7 +67,7 @@ def test_bad_value_is_named_and_not_repeated(publisher: type) -> None:
     ],
 )
 def test_config_shows_the_broker_without_its_password(url: str) -> None:
-    shown = str(read_settings({"to": url}, {}).shown())
+    shown = str([each.masked_text for each in read_settings({"to": url}, {}).found])
 
     assert CANARY not in shown
     assert "***" in shown

@@ -1,12 +1,11 @@
-"""How a command reaches the database: options, drivers, masked messages, exit codes."""
+"""How a command connects to the database: its URL, exit codes, errors without passwords."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from urllib.parse import quote, quote_plus
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import click
 from sqlalchemy import URL, NullPool
@@ -14,8 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.errors import ConfigurationError
+from outrider.settings.fields import settings_of
+from outrider.settings.masking import mask_password
+from outrider.settings.process import RelayProcessConfig
 from outrider.store.engines import with_driver
-from outrider.store.schema.names import OutboxNames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,75 +39,43 @@ class Interrupted(click.ClickException):
     exit_code = 130
 
 
-def _database_url(_: click.Context, __: click.Parameter, value: str) -> URL:
-    return database_url(value)
+def database_option(command: Callable[P, R]) -> Callable[P, R]:
+    """--database, passed on as a URL with a driver for asyncio."""
+    (setting,) = (each for each in settings_of(RelayProcessConfig) if each.name == "database")
+    return click.option(
+        setting.flag,
+        callback=_with_driver,
+        metavar="URL",
+        envvar=setting.environment,
+        show_envvar=True,
+        required=True,
+        help=setting.help,
+    )(command)
 
 
-def database_url(value: str) -> URL:
+def _with_driver(_: click.Context, __: click.Parameter, value: str) -> URL:
     try:
         return with_driver(value)
     except ConfigurationError as problem:
         raise click.BadParameter(str(problem)) from None
 
 
-def database_option(command: Callable[P, R]) -> Callable[P, R]:
-    return click.option(
-        "--database",
-        callback=_database_url,
-        metavar="URL",
-        envvar="DATABASE_URL",
-        show_envvar=True,
-        required=True,
-        help="postgresql://user:password@host/name or sqlite:///file",
-    )(command)
-
-
-def names_options(command: Callable[..., R]) -> Callable[..., R]:
-    """--table and its like, handed over as one OutboxNames."""
-
-    @click.option("--table", envvar="OUTBOX_TABLE", show_envvar=True, help="Default: outbox.")
-    @click.option(
-        "--schema", envvar="OUTBOX_SCHEMA", show_envvar=True, help="Where the tables are."
-    )
-    @click.option("--prefix", help="Begins the other tables' names. Default: the table and _.")
-    @click.option("--processed", help="The inbox table. Default: processed_events.")
-    @wraps(command)
-    def with_names(
-        *,
-        table: str | None,
-        schema: str | None,
-        prefix: str | None,
-        processed: str | None,
-        **rest: Any,
-    ) -> R:
-        given = {"table": table, "schema": schema, "prefix": prefix, "processed": processed}
-        try:
-            names = OutboxNames(**{key: name for key, name in given.items() if name is not None})
-        except ConfigurationError as problem:
-            raise click.UsageError(str(problem)) from None
-        return command(names=names, **rest)
-
-    return with_names
-
-
-def masked(url: URL, message: object) -> str:
-    """The first line of a message, without the password in any spelling."""
-    line = str(message).strip().partition("\n")[0]
-    for secret in filter(None, (url.password, url.query.get("password"))):
-        for spelling in (str(secret), quote(str(secret), safe=""), quote_plus(str(secret))):
-            line = line.replace(spelling, "***")
-    return line
+def _first_line(message: str, url: URL) -> str:
+    return mask_password(message.strip().partition("\n")[0], url)
 
 
 def run(url: URL, work: Callable[[AsyncEngine], Awaitable[R]], *, may_create: bool = False) -> R:
-    """Do the work with an engine of its own; every failure becomes one line and an exit code."""
+    """Run the work with its own engine; every failure becomes one line and an exit code."""
     if url.get_backend_name() == "sqlite":
         _open_file(url.database or "", "rwc" if may_create else "rw")
     return asyncio.run(_run(url, work))
 
 
 def _open_file(path: str, mode: str) -> None:
-    """Looking makes no file of a misspelt name; and aiosqlite's thread would outlive a failure."""
+    """Fails early if the file cannot be opened, so that a misspelt name creates no file.
+
+    Besides, the thread of aiosqlite would outlive a failure to connect.
+    """
     try:
         sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True).close()
     except sqlite3.Error as error:
@@ -116,10 +85,10 @@ def _open_file(path: str, mode: str) -> None:
 async def _run(url: URL, work: Callable[[AsyncEngine], Awaitable[R]]) -> R:
     engine = _engine(url)
     try:
-        await _reach(engine)
+        await _connect(engine)
         return await work(engine)
     except (ConfigurationError, SQLAlchemyError) as problem:
-        raise ProblemFound(masked(url, _reason(problem))) from None
+        raise ProblemFound(_first_line(_reason(problem), url)) from None
     finally:
         await engine.dispose()
 
@@ -133,19 +102,19 @@ def _engine(url: URL) -> AsyncEngine:
         raise click.UsageError(hint) from None
 
 
-async def _reach(engine: AsyncEngine) -> None:
+async def _connect(engine: AsyncEngine) -> None:
     url = engine.url
     try:
         async with engine.connect():
             pass
-    except Exception as error:  # noqa: BLE001 - drivers raise their own kinds here, and OSError
-        # What follows the ? may hold a password too.
+    except Exception as error:  # noqa: BLE001 - drivers raise errors of their own, and OSError
+        # The query of the URL is left out: it may hold a password too.
         message = f"cannot connect to {url.set(query={})!r}: {_reason(error)}"
-        raise CannotConnect(masked(url, message)) from None
+        raise CannotConnect(_first_line(message, url)) from None
 
 
 def _reason(error: BaseException) -> str:
-    """What the database or its driver said, out of SQLAlchemy's wrapping."""
-    said = getattr(error, "orig", None) or error
-    said = said.__cause__ or said
-    return str(said) or type(said).__name__
+    """The message of the database or its driver, without what SQLAlchemy adds to it."""
+    original = getattr(error, "orig", None) or error
+    original = original.__cause__ or original
+    return str(original) or type(original).__name__

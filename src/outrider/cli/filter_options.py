@@ -1,4 +1,4 @@
-"""The filter options that lists and bulk actions share."""
+"""Options that select events, shared by all commands that act on several events."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ R = TypeVar("R")
 _OPTIONS: Final = (
     ("--sink", "sink", "Events of this sink."),
     ("--event-type", "event_type", "An event type, or a pattern such as 'order.*'."),
-    ("--aggregate-type", "aggregate_type", "Of what kind of thing."),
-    ("--aggregate-id", "aggregate_id", "Of which thing."),
-    ("--error", "error", "The last error, exactly."),
-    ("--since", "since", "Recorded at or after this time, such as 2026-01-31T12:00Z."),
-    ("--until", "until", "Recorded before this time."),
-    ("--first", "first", "The lowest position."),
-    ("--last", "last", "The highest position."),
+    ("--aggregate-type", "aggregate_type", "Events of this type of aggregate."),
+    ("--aggregate-id", "aggregate_id", "Events of the aggregate with this id."),
+    ("--error", "error", "Events whose last error is exactly this text."),
+    ("--since", "since", "Events recorded at or after this time, such as 2026-01-31T12:00Z."),
+    ("--until", "until", "Events recorded before this time."),
+    ("--first", "first", "Events from this position on."),
+    ("--last", "last", "Events up to this position."),
 )
 
 
 def filter_options(command: Callable[..., R]) -> Callable[..., R]:
-    """--type and its like, handed over as one EventFilter."""
+    """--event-type and the other filters, passed on as `wanted`: one EventFilter per id given."""
 
     @wraps(command)
     def with_filter(**given: Any) -> R:
@@ -45,5 +45,7 @@ def filter_options(command: Callable[..., R]) -> Callable[..., R]:
     made: Callable[..., R] = with_filter
     for flag, name, text in reversed(_OPTIONS):
         made = click.option(flag, name, help=text)(made)
-    made = click.option("--status", type=click.Choice(STATUSES), help="With this status.")(made)
+    made = click.option("--status", type=click.Choice(STATUSES), help="Events with this status.")(
+        made
+    )
     return click.argument("ids", nargs=-1)(made)

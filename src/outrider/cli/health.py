@@ -1,4 +1,4 @@
-"""A small port of its own: alive, ready, and some numbers; and a word to systemd."""
+"""The health port (/livez, /readyz, /metrics) and notifications to systemd."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
     from outrider.lifecycle import BackgroundService
 
-    Numbers = Callable[[], Awaitable[bytes]]
+    RenderMetrics = Callable[[], Awaitable[bytes]]
 
-_PATIENCE: Final = 5.0
-_MOST_LINE: Final = 8192
-_TEXTS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
+_REQUEST_TIMEOUT_S: Final = 5.0
+_MAX_LINE_BYTES: Final = 8192
+_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
 
 
 class HealthServer:
-    """GET /livez, /readyz and, if there are numbers to show, /metrics."""
+    """Answers GET /livez, /readyz and, if there are metrics, /metrics."""
 
     def __init__(
-        self, address: str, parts: Sequence[BackgroundService], numbers: Numbers | None
+        self, address: str, services: Sequence[BackgroundService], metrics: RenderMetrics | None
     ) -> None:
         host, colon, port = address.rpartition(":")
         if not (colon and port.isdigit()):
             raise ConfigurationError(f"health {address!r}: write it as host:port, or :port")
         self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
-        self._parts, self._numbers = parts, numbers
+        self._services, self._metrics = services, metrics
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
-        """The port it listens on, until the end of the block."""
+        """Listens until the block ends; gives the port number."""
         try:
             server = await asyncio.start_server(
-                self._answer, self._host, self._port, limit=_MOST_LINE
+                self._answer, self._host, self._port, limit=_MAX_LINE_BYTES
             )
         except OSError as error:
             raise ConfigurationError(
@@ -51,7 +51,7 @@ class HealthServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 method, path = (await reader.readline()).decode("latin-1").split()[:2]
                 while (await reader.readline()).strip():
                     pass
@@ -66,17 +66,17 @@ class HealthServer:
         if path == "/livez":
             return 200, "application/json", b'{"status": "alive"}'
         if path == "/readyz":
-            problems = [problem for part in self._parts if (problem := part.problem)]
+            problems = [problem for each in self._services if (problem := each.problem)]
             facts = {"status": "not ready" if problems else "ready", "problems": problems}
             return 503 if problems else 200, "application/json", json.dumps(facts).encode()
-        if path == "/metrics" and self._numbers is not None:
-            return 200, "text/plain; version=0.0.4; charset=utf-8", await self._numbers()
+        if path == "/metrics" and self._metrics is not None:
+            return 200, "text/plain; version=0.0.4; charset=utf-8", await self._metrics()
         return 404, "text/plain", b""
 
 
 def _head(code: int, kind: str, length: int) -> bytes:
     lines = (
-        f"HTTP/1.1 {code} {_TEXTS[code]}",
+        f"HTTP/1.1 {code} {_REASONS[code]}",
         f"Content-Type: {kind}",
         f"Content-Length: {length}",
         "Connection: close",
@@ -85,8 +85,8 @@ def _head(code: int, kind: str, length: int) -> bytes:
     return "\r\n".join((*lines, "", "")).encode()
 
 
-def tell_systemd(state: str) -> None:
-    """READY=1 and its like, for units of Type=notify; nothing where systemd does not listen."""
+def notify_systemd(state: str) -> None:
+    """Sends READY=1 or STOPPING=1 for units of Type=notify; does nothing without systemd."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -1,11 +1,11 @@
-"""What commands print: tables for people, JSON for programs, and nothing that a terminal obeys."""
+"""Output of commands: tables for people, JSON for programs, no control characters."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
@@ -15,13 +15,13 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-def say(facts: Any, text: str | Table | None, *, as_json: bool) -> None:
-    """The facts if a program asks, else the text."""
+def print_result(facts: object, text: str | Table | None, *, as_json: bool) -> None:
+    """Prints the facts as JSON, or else the text."""
     if as_json:
-        click.echo(json.dumps(facts, default=_plain))
+        click.echo(json.dumps(facts, default=_to_json))
     elif isinstance(text, Table):
         Console(width=None if is_terminal() else 160).print(text)
     elif text:
@@ -31,17 +31,18 @@ def say(facts: Any, text: str | Table | None, *, as_json: bool) -> None:
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     made = Table(*heads, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
-        made.add_row(*(clean(value) for value in row))
+        made.add_row(*(to_printable(value) for value in row))
     return made
 
 
-def clean(value: object) -> str:
-    """A stored text must not move the cursor, nor be taken for markup."""
-    text = _words(value)
+def to_printable(value: object) -> str:
+    """The value as text that neither moves the cursor of a terminal nor is markup for Rich."""
+    text = _to_text(value)
     return "".join(c if c.isprintable() else "�" for c in text).replace("[", "\\[")
 
 
-def age(duration: timedelta | None) -> str:
+def duration_text(duration: timedelta | None) -> str:
+    """Such as "3 min", with the largest unit that counts at least two."""
     if duration is None:
         return "-"
     seconds = int(duration.total_seconds())
@@ -51,14 +52,14 @@ def age(duration: timedelta | None) -> str:
     return f"{seconds} s"
 
 
-def _words(value: object) -> str:
+def _to_text(value: object) -> str:
     match value:
         case None:
             return "-"
         case datetime():
             return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         case timedelta():
-            return age(value)
+            return duration_text(value)
         case bool():
             return "yes" if value else "no"
         case int():
@@ -69,7 +70,7 @@ def _words(value: object) -> str:
             return str(value)
 
 
-def _plain(value: object) -> Any:
+def _to_json(value: object) -> object:
     match value:
         case datetime():
             return value.isoformat()

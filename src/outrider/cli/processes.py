@@ -1,4 +1,4 @@
-"""Relays and consumers as processes: what an application names, signals, several at once."""
+"""Relays and consumers as processes: loading them, signals, several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from outrider.cli.health import HealthServer, tell_systemd
+from outrider.cli.health import HealthServer, notify_systemd
 from outrider.errors import ConfigurationError
 from outrider.lifecycle import BackgroundService
 from outrider.observability.logging import EventFormatter
@@ -25,98 +25,84 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from types import ModuleType
 
-    from outrider.cli.health import Numbers
+    from outrider.cli.health import RenderMetrics
+    from outrider.settings.process import ProcessConfig
 
-_NUMBER: Final = "OUTRIDER_PROCESS"
-
-
-def serving_options(command: Callable[..., None]) -> Callable[..., None]:
-    options = (
-        click.option(
-            "--processes", type=click.IntRange(1, 64), default=1, help="How many processes."
-        ),
-        click.option(
-            "--health",
-            metavar="HOST:PORT",
-            envvar="OUTRIDER_HEALTH",
-            help="Answer /livez, /readyz and /metrics there; further processes on the next ports.",
-        ),
-        click.option("--quiet", is_flag=True, help="Log warnings only."),
-        click.option(
-            "--audit",
-            is_flag=True,
-            envvar="OUTRIDER_AUDIT",
-            help="Log a line for every event that is published or handled.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_CHILD_NUMBER: Final = "OUTRIDER_CHILD_NUMBER"
+"""The environment variable that numbers child processes from 0."""
+_READY_CHECK_INTERVAL_S: Final = 0.1
 
 
-def serve(
-    make: Callable[[], Coroutine[Any, Any, None]], *, processes: int, quiet: bool, audit: bool
-) -> None:
-    """Run in this process, or in several like it, and turn wrong settings into one line."""
+def serve(make: Callable[[], Coroutine[Any, Any, None]], process: ProcessConfig) -> None:
+    """Run the work in this process or in several; a configuration error becomes one line."""
     log = logging.StreamHandler()
     log.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[log])
-    logging.getLogger("outrider.audit").setLevel(logging.INFO if audit else logging.WARNING)
-    if processes > 1:
-        sys.exit(_run_several(processes))
+    logging.basicConfig(level=logging.WARNING if process.quiet else logging.INFO, handlers=[log])
+    audit_level = logging.INFO if process.audit else logging.WARNING
+    logging.getLogger("outrider.audit").setLevel(audit_level)
+    if process.processes > 1 and not is_child_process():
+        sys.exit(_run_children(process.processes))
     try:
-        _run_loop(make())
+        _run_event_loop(make())
     except ConfigurationError as problem:
         raise click.ClickException(str(problem)) from None
 
 
 async def run_until_signal(
-    parts: Sequence[BackgroundService], health: str | None = None, numbers: Numbers | None = None
+    services: Sequence[BackgroundService],
+    health: str | None = None,
+    metrics: RenderMetrics | None = None,
 ) -> None:
-    """All of them side by side; the first signal stops them in good order, the second at once."""
+    """Run all services. The first signal stops them gracefully, the second ends the process."""
     loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
     def stop() -> None:
         if stops:
             os._exit(1)
-        tell_systemd("STOPPING=1")
-        stops.update(loop.create_task(part.stop()) for part in parts)
+        notify_systemd("STOPPING=1")
+        stops.update(loop.create_task(service.stop()) for service in services)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
         async with AsyncExitStack() as stack:
             if health is not None:
-                server = HealthServer(_own_port(health), parts, numbers)
+                server = HealthServer(_own_address(health), services, metrics)
                 await stack.enter_async_context(server.serving())
             async with asyncio.TaskGroup() as tasks:
-                ready = loop.create_task(_say_ready(parts))
+                ready = loop.create_task(_notify_ready(services))
                 stack.callback(ready.cancel)
-                for part in parts:
-                    tasks.create_task(part.run())
+                for service in services:
+                    tasks.create_task(service.run())
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-async def _say_ready(parts: Sequence[BackgroundService]) -> None:
-    while any(part.problem for part in parts):  # noqa: ASYNC110 - parts tell nobody
-        await asyncio.sleep(0.1)
-    tell_systemd("READY=1")
+async def _notify_ready(services: Sequence[BackgroundService]) -> None:
+    # Services have no event for readiness, so they are asked again and again.
+    while any(service.problem for service in services):  # noqa: ASYNC110
+        await asyncio.sleep(_READY_CHECK_INTERVAL_S)
+    notify_systemd("READY=1")
 
 
-def _own_port(health: str) -> str:
-    """Several processes share one setting, and each takes the port after the one before."""
+def is_child_process() -> bool:
+    """Whether this is one of several processes that a parent process started."""
+    return _CHILD_NUMBER in os.environ
+
+
+def _own_address(health: str) -> str:
+    """The health address of this process: each child process takes the next port."""
     host, _, port = health.rpartition(":")
-    number = int(os.environ.get(_NUMBER, "0"))
+    number = int(os.environ.get(_CHILD_NUMBER, "0"))
     return f"{host}:{int(port) + number}" if number and port.isdigit() else health
 
 
-def named(name: str) -> Any:
-    """What `module:attribute` stands for; the current folder is looked into first."""
+def load_object(name: str) -> Any:
+    """Imports what `module:name` stands for; the current folder is searched first."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise ConfigurationError(f"{name!r}: write it as module:name")
-    found: Any = named_module(module)
+    found: Any = load_module(module)
     try:
         for part in attribute.split("."):
             found = getattr(found, part)
@@ -125,7 +111,8 @@ def named(name: str) -> Any:
     return found
 
 
-def named_module(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
+    """Imports a module by its dotted name; the current folder is searched first."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(f"{name!r} is no name of a module; write it as package.module")
     here = str(Path.cwd())
@@ -140,14 +127,14 @@ def named_module(name: str) -> ModuleType:
 
 
 @asynccontextmanager
-async def parts_of(
+async def load_services(
     name: str, kind: type[BackgroundService]
 ) -> AsyncIterator[list[BackgroundService]]:
-    """The relays or consumers that an application names, or a function makes.
+    """The relays or consumers that `module:name` is, lists, or returns when it is called.
 
-    A function that is an async context manager closes at the end what they lived from.
+    A function may be an async context manager; it is left when the services have ended.
     """
-    found = named(name)
+    found = load_object(name)
     async with AsyncExitStack() as stack:
         if callable(found) and not isinstance(found, BackgroundService):
             found = found()
@@ -157,15 +144,15 @@ async def parts_of(
                 found, AbstractAsyncContextManager
             ):
                 found = await stack.enter_async_context(found)
-        parts = [found] if isinstance(found, BackgroundService) else list(found)
-        for part in parts:
-            if not isinstance(part, kind):
-                problem = f"{name} gives a {type(part).__name__}, not a {kind.__name__}"
+        services = [found] if isinstance(found, BackgroundService) else list(found)
+        for service in services:
+            if not isinstance(service, kind):
+                problem = f"{name} gives a {type(service).__name__}, not a {kind.__name__}"
                 raise ConfigurationError(problem)
-        yield parts
+        yield services
 
 
-def _run_loop(work: Coroutine[Any, Any, None]) -> None:
+def _run_event_loop(work: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
     except ImportError:
@@ -175,29 +162,19 @@ def _run_loop(work: Coroutine[Any, Any, None]) -> None:
             runner.run(work)
 
 
-def _run_several(processes: int) -> int:
-    """The same command as several processes; they share the work among themselves."""
-    command = [sys.executable, "-m", "outrider", *_without_processes(sys.argv[1:])]
+def _run_children(processes: int) -> int:
+    """Run the same command in several child processes; returns the highest exit code."""
+    command = [sys.executable, "-m", "outrider", *sys.argv[1:]]
     children = [
-        subprocess.Popen(command, env={**os.environ, _NUMBER: str(number)})
+        subprocess.Popen(command, env={**os.environ, _CHILD_NUMBER: str(number)})
         for number in range(processes)
     ]
 
-    def pass_on(number: int, _frame: object) -> None:
+    def forward(number: int, _frame: object) -> None:
         for child in children:
             child.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, forward)
     # A terminal sends Ctrl-C to the children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return max(child.wait() for child in children)
-
-
-def _without_processes(arguments: list[str]) -> list[str]:
-    kept, skip = [], False
-    for argument in arguments:
-        if skip or argument == "--processes":
-            skip = not skip
-        elif not argument.startswith("--processes="):
-            kept.append(argument)
-    return kept

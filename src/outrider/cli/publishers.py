@@ -1,10 +1,10 @@
-"""The publisher that a URL asks for."""
+"""The publisher for the broker that a URL names."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outrider.cli.processes import named
+from outrider.cli.processes import load_object
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -12,46 +12,45 @@ if TYPE_CHECKING:
 
     from outrider.brokers.rabbitmq import Topology
     from outrider.ports import EventPublisher
-    from outrider.settings.settings import Settings
+    from outrider.settings.process import RelayProcessConfig
 
 
-def publisher_of(settings: Settings) -> EventPublisher:
-    url = settings.values["to"]
-    if url is None:
+def make_publisher(process: RelayProcessConfig) -> EventPublisher:
+    if process.to is None:
         raise ConfigurationError("no broker: give --to, OUTBOX_TO or RABBITMQ_URL")
-    scheme = url.partition("://")[0]
+    scheme = process.to.partition("://")[0]
     if scheme not in _PUBLISHERS:
         known = ", ".join(f"{name}://" for name in _PUBLISHERS)
         raise ConfigurationError(f"--to: {scheme}:// leads nowhere; there is {known}")
-    return _PUBLISHERS[scheme](url, settings.values["destination"], settings)
+    return _PUBLISHERS[scheme](process.to, process)
 
 
-def _rabbitmq(url: str, exchange: str, settings: Settings) -> EventPublisher:
+def _rabbitmq(url: str, process: RelayProcessConfig) -> EventPublisher:
     from outrider.brokers.rabbitmq import RabbitMQPublisher
 
-    topology = _topology(settings.values["rabbitmq_topology"], exchange)
-    return RabbitMQPublisher(url, exchange=exchange, topology=topology)
+    topology = _topology(process.rabbitmq_topology)
+    return RabbitMQPublisher(url, exchange=process.destination, topology=topology)
 
 
-def _kafka(url: str, topic: str, _: Settings) -> EventPublisher:
+def _kafka(url: str, process: RelayProcessConfig) -> EventPublisher:
     from outrider.brokers.kafka import KafkaPublisher
 
-    return KafkaPublisher(url, topic=topic)
+    return KafkaPublisher(url, topic=process.destination)
 
 
-def _nats(url: str, stream: str, _: Settings) -> EventPublisher:
+def _nats(url: str, process: RelayProcessConfig) -> EventPublisher:
     from outrider.brokers.nats import NatsPublisher
 
-    return NatsPublisher(url, stream=stream, subject=stream)
+    return NatsPublisher(url, stream=process.destination, subject=process.destination)
 
 
-def _redis(url: str, stream: str, _: Settings) -> EventPublisher:
+def _redis(url: str, process: RelayProcessConfig) -> EventPublisher:
     from outrider.brokers.redis import RedisPublisher
 
-    return RedisPublisher(url, stream=stream)
+    return RedisPublisher(url, stream=process.destination)
 
 
-_PUBLISHERS: Final[dict[str, Callable[[str, str, Settings], EventPublisher]]] = {
+_PUBLISHERS: Final[dict[str, Callable[[str, RelayProcessConfig], EventPublisher]]] = {
     "amqp": _rabbitmq,
     "amqps": _rabbitmq,
     "kafka": _kafka,
@@ -62,14 +61,12 @@ _PUBLISHERS: Final[dict[str, Callable[[str, str, Settings], EventPublisher]]] = 
 }
 
 
-def _topology(name: str | None, exchange: str) -> Topology | None:
-    from outrider.brokers.rabbitmq import Topology, messaging_topology
+def _topology(name: str | None) -> Topology | None:
+    from outrider.brokers.rabbitmq import Topology
 
     if name is None:
         return None
-    if name == "messaging":
-        return messaging_topology(exchange)
-    found = named(name)
+    found = load_object(name)
     if not isinstance(found, Topology):
         raise ConfigurationError(f"{name} is a {type(found).__name__}, not a Topology")
     return found

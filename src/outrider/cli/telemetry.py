@@ -1,4 +1,4 @@
-"""The numbers and spans that a relay shows, if the libraries for them are there."""
+"""Metrics and tracing of a relay process, if their libraries are installed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from outrider.observability.logging import log_signals
 
 if TYPE_CHECKING:
     from outrider.admin.inspector import OutboxInspector
-    from outrider.cli.health import Numbers
+    from outrider.cli.health import RenderMetrics
     from outrider.ports import EventPublisher
     from outrider.signals import OnSignal, Signal
 
 
-def counted(inspector: OutboxInspector) -> tuple[OnSignal, Numbers | None]:
-    """Signals to the log and into numbers; the backlog is looked up when somebody asks."""
+def log_and_count(inspector: OutboxInspector) -> tuple[OnSignal, RenderMetrics | None]:
+    """A receiver that logs and counts every signal, and the metrics as text for /metrics.
+
+    The backlog is queried at each request of /metrics.
+    """
     try:
         from outrider.observability.prometheus import PrometheusMetrics
     except ModuleNotFoundError:
@@ -25,39 +28,40 @@ def counted(inspector: OutboxInspector) -> tuple[OnSignal, Numbers | None]:
         log_signals(signal)
         metrics.on_signal(signal)
 
-    async def numbers() -> bytes:
+    async def render() -> bytes:
         metrics.show_backlog(await inspector.sinks())
-        return _latest()
+        return _render()
 
-    return on_signal, numbers
+    return on_signal, render
 
 
 def traced(publisher: EventPublisher, sink: str) -> EventPublisher:
-    """With a span for each batch, if tracing was set up, as `opentelemetry-instrument` does."""
+    """A publisher with a span for each batch if a tracer provider is set up, as
+    `opentelemetry-instrument` does; otherwise the same publisher."""
     try:
         from opentelemetry import trace
 
         from outrider.observability.opentelemetry import TracedPublisher
     except ModuleNotFoundError:
         return publisher
-    nobody_looks = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    return publisher if nobody_looks else TracedPublisher(publisher, sink)
+    is_off = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return publisher if is_off else TracedPublisher(publisher, sink)
 
 
-def numbers_of_process() -> Numbers | None:
-    """Whatever an application counts itself."""
+def process_metrics() -> RenderMetrics | None:
+    """The metrics that an application registered itself, for /metrics."""
     try:
-        import prometheus_client  # noqa: F401 - is it there?
+        import prometheus_client  # noqa: F401 - is it installed?
     except ModuleNotFoundError:
         return None
 
-    async def numbers() -> bytes:
-        return _latest()
+    async def render() -> bytes:
+        return _render()
 
-    return numbers
+    return render
 
 
-def _latest() -> bytes:
+def _render() -> bytes:
     from prometheus_client import generate_latest
 
     return generate_latest()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
+from outrider.settings.parsing import parse_integer, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
     Config = TypeVar("Config", bound=DataclassInstance)
 
 
-def _seconds(text: str) -> timedelta:
-    return timedelta(seconds=float(text))
-
-
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
-    "int": int,
+    "int": parse_integer,
     "str": str,
     "Path": Path,
-    "timedelta": _seconds,
+    "timedelta": parse_seconds,
 }
 
 

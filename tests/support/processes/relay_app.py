@@ -13,12 +13,12 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from outrider import OutboxRelay, SqlOutboxStore
 from outrider import signals as s
-from outrider.cli.database import database_url
-from outrider.cli.publishers import publisher_of
+from outrider.cli.publishers import make_publisher
 from outrider.observability.logging import log_signals
 from outrider.settings.settings import read_settings
 from outrider.store.engines import open_engine
@@ -118,12 +118,14 @@ def on_signal(signal: s.Signal) -> None:
 @asynccontextmanager
 async def relay() -> AsyncIterator[OutboxRelay]:
     settings, steps = read_settings({}, os.environ), Steps()
-    engine = open_engine(database_url(settings.values["database"]))
-    sink, park = settings.values["sink"], settings.values["after_failure"]
+    process = settings.process
+    assert process.database is not None
+    engine = open_engine(process.database)
+    sink, park = process.sink, process.after_failure == "park"
     store: Any = SqlOutboxStore(engine, sink=sink, park=park)
-    publisher: Any = publisher_of(settings)
+    publisher: Any = make_publisher(process)
     # Here relays die so often that three deaths with one event in hand blame nobody.
-    config = settings.relay_config(max_crashes=10**6)
+    config = replace(settings.relay, max_crashes=10**6)
     made = OutboxRelay(store, publisher, config, on_signal=on_signal)
     store.claim = watched_claim(store.claim, steps)
     store.settle = watched_settle(store.settle, steps)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.output import json_option, say
-from outrider.cli.processes import named_module
+from outrider.cli.output import json_option, print_result
+from outrider.cli.processes import load_module
 from outrider.errors import ConfigurationError
 from outrider.events.catalog import asyncapi, breaking_changes
 from outrider.events.catalog import catalog as read_catalog
@@ -31,7 +31,9 @@ def catalog() -> None:
 @_modules
 @click.option("--asyncapi", "as_asyncapi", is_flag=True, help="As an AsyncAPI 3 document.")
 @click.option("--title", default="Events", help="The title of that document.")
-@click.option("--json", is_flag=True, expose_value=False, help="As always: there is no other form.")
+@click.option(
+    "--json", is_flag=True, expose_value=False, help="The default: there is no other format."
+)
 def show(*, modules: tuple[str, ...], as_asyncapi: bool, title: str) -> None:
     """Print every event type of these modules with the schema of its payload, as JSON.
 
@@ -62,14 +64,14 @@ def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
     except ValueError:
         raise click.UsageError(f"{against} is not JSON") from None
     problems = breaking_changes(before, _read(modules))
-    say({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
+    print_result({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
     raise SystemExit(1 if problems else 0)
 
 
 def _read(modules: tuple[str, ...]) -> dict[str, Any]:
     try:
         for module in modules:
-            named_module(module)
+            load_module(module)
         return read_catalog()
     except ConfigurationError as problem:
         raise click.ClickException(str(problem)) from None

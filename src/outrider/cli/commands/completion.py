@@ -1,4 +1,4 @@
-"""`outrider completion`: what a shell needs to complete commands and options."""
+"""`outrider completion`: the script for completion in a shell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHELLS: Final[dict[str, type[ShellComplete]]] = {
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script that completes commands and options; put the line into your shell's start.
+    """Print a script that completes commands and options in your shell.
 
     \b
     eval "$(outrider completion bash)"      # ~/.bashrc

@@ -1,4 +1,4 @@
-"""`outrider dashboard`: the page by itself, on this machine unless a password guards it."""
+"""`outrider dashboard`: the dashboard as a server, local unless a password is set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outrider.cli.database import database_option, names_options, run
+from outrider.cli.database import database_option, run
+from outrider.cli.settings_options import names_options
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 @click.command()
 @database_option
 @names_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
 @click.option(
     "--password",
     envvar="OUTRIDER_DASHBOARD_PASSWORD",
     show_envvar=True,
-    help="Ask for it; better in the environment, where other users do not see it.",
+    help="Ask visitors for this password. Other users can see flags, so prefer the environment.",
 )
-@click.option("--read-only", is_flag=True, help="No retry, no discard.")
-@click.option("--show-payload", is_flag=True, help="Show what events say, less secret fields.")
+@click.option("--read-only", is_flag=True, help="Offer no actions such as retry and discard.")
+@click.option("--show-payload", is_flag=True, help="Show payloads, with secret fields redacted.")
 def dashboard(
     *,
     database: URL,
@@ -40,7 +41,7 @@ def dashboard(
     read_only: bool,
     show_payload: bool,
 ) -> None:
-    """Look at the outbox in a browser: what waits, what failed, and the story of each event.
+    """Show the outbox in a browser: pending and failed events, and the history of each event.
 
     \b
     outrider dashboard --database sqlite:///shop.db
@@ -57,8 +58,8 @@ def dashboard(
         raise click.UsageError(f"--host {host} lets others in: set a password, or leave it out")
 
     async def serve(engine: AsyncEngine) -> None:
-        app = page(engine, names, password, read_only=read_only, show_payload=show_payload)
-        # No word of a proxy is believed: who is near decides who may look.
+        app = dashboard_app(engine, names, password, read_only=read_only, show_payload=show_payload)
+        # Ignores X-Forwarded-*: access is decided by the peer address.
         config = uvicorn.Config(
             app, host=host, port=port, log_level="warning", proxy_headers=False, ws="none"
         )
@@ -68,7 +69,7 @@ def dashboard(
     run(database, serve)
 
 
-def page(
+def dashboard_app(
     engine: AsyncEngine,
     names: OutboxNames,
     password: str | None,
@@ -76,11 +77,11 @@ def page(
     read_only: bool,
     show_payload: bool,
 ) -> ASGIApp:
-    """With a password everybody who has it may do all; without, this machine may."""
-    from outrider.dashboard import dashboard as made
+    """With a password, everybody who has it may do everything; without, only this machine may."""
+    from outrider.dashboard import dashboard as make_dashboard
     from outrider.dashboard.password import PasswordGate
 
-    app = made(
+    app = make_dashboard(
         engine,
         tables=OutboxTables(names),
         authorize=(lambda _request, _action: True) if password else None,

@@ -1,4 +1,4 @@
-"""`outrider doctor`: everything that is wrong with a set-up, line by line, with a cure."""
+"""`outrider doctor`: checks the settings, the database and the broker; each fault has a cure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from outrider.admin.checkup import check_database
-from outrider.cli.commands.relay import settings_options
-from outrider.cli.database import database_url, run
-from outrider.cli.output import json_option, say, table
-from outrider.cli.publishers import publisher_of
+from outrider.cli.database import run
+from outrider.cli.output import json_option, print_result, table
+from outrider.cli.publishers import make_publisher
+from outrider.cli.settings_options import settings_options, warn_of_unknown_variables
 from outrider.errors import BrokerUnavailable, ConfigurationError
 from outrider.ports import CheckResult, DurabilityCheck
 from outrider.settings.settings import Settings, read_settings
+from outrider.store.engines import with_driver
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
     from outrider.ports import EventPublisher
+    from outrider.settings.process import RelayProcessConfig
 
 _MARKS = {"fine": "✓", "warning": "!", "fault": "✗"}
 
@@ -28,58 +30,59 @@ _MARKS = {"fine": "✓", "warning": "!", "fault": "✗"}
 @settings_options
 @json_option
 def doctor(*, as_json: bool, **flags: str | None) -> None:
-    """Look for what is wrong, and say what to do; exit with 1 if there is a fault.
+    """Check settings, database and broker, and show a cure; exit with 1 if there is a fault.
 
     \b
     outrider doctor --database postgresql://app@localhost/shop --to amqp://localhost
     """
-    found = _settings(flags)
-    findings = _database(found) + _broker(found) if isinstance(found, Settings) else [found]
-    rows = [(_MARKS[f.verdict], f.subject, f.text, f.cure) for f in findings]
-    shown = table("doctor", ("", "what", "found", "cure"), rows)
-    say({"findings": findings}, shown, as_json=as_json)
-    raise SystemExit(1 if any(f.verdict == "fault" for f in findings) else 0)
+    warn_of_unknown_variables()
+    checks = _check(flags)
+    rows = [(_MARKS[check.verdict], check.subject, check.text, check.cure) for check in checks]
+    text = table("doctor", ("", "check", "result", "cure"), rows)
+    print_result({"checks": checks}, text, as_json=as_json)
+    raise SystemExit(1 if any(check.verdict == "fault" for check in checks) else 0)
 
 
-def _settings(flags: dict[str, str | None]) -> Settings | CheckResult:
+def _check(flags: dict[str, str | None]) -> list[CheckResult]:
     try:
-        return read_settings(flags, os.environ)
+        settings = read_settings(flags, os.environ)
     except ConfigurationError as problem:
-        return CheckResult("settings", "fault", str(problem), "see `outrider config`")
+        return [CheckResult("settings", "fault", str(problem), "see `outrider config`")]
+    return _check_database(settings) + _check_broker(settings.process)
 
 
-def _database(settings: Settings) -> list[CheckResult]:
-    url = settings.values["database"]
+def _check_database(settings: Settings) -> list[CheckResult]:
+    url = settings.process.database
     if url is None:
         return [
             CheckResult("database", "fault", "none is named", "give --database or DATABASE_URL")
         ]
+    tables = OutboxTables(settings.names)
     try:
-        tables = OutboxTables(settings.names())
-        return run(database_url(url), lambda engine: check_database(engine, tables))
-    except ConfigurationError as problem:
-        return [CheckResult("settings", "fault", str(problem), "see `outrider config`")]
+        return run(with_driver(url), lambda engine: check_database(engine, tables))
     except click.ClickException as problem:
         cure = "is it running, and are address, user and password right?"
         return [CheckResult("database", "fault", problem.message, cure)]
 
 
-def _broker(settings: Settings) -> list[CheckResult]:
-    if settings.values["to"] is None:
+def _check_broker(process: RelayProcessConfig) -> list[CheckResult]:
+    if process.to is None:
         return [
             CheckResult("broker", "warning", "none is named", "give --to, if relays run from here")
         ]
     try:
-        publisher = publisher_of(settings)
+        publisher = make_publisher(process)
     except ConfigurationError as problem:
         return [CheckResult("broker", "fault", str(problem), "see `outrider relay --help`")]
-    return asyncio.run(_reach(publisher))
+    return asyncio.run(_connect(publisher))
 
 
-async def _reach(publisher: EventPublisher) -> list[CheckResult]:
+async def _connect(publisher: EventPublisher) -> list[CheckResult]:
     try:
         await publisher.open()
-        found = await publisher.check_durability() if isinstance(publisher, DurabilityCheck) else []
+        checks = (
+            await publisher.check_durability() if isinstance(publisher, DurabilityCheck) else []
+        )
     except BrokerUnavailable as error:
         return [
             CheckResult("broker", "fault", str(error), "is it running, and is the address right?")
@@ -89,4 +92,4 @@ async def _reach(publisher: EventPublisher) -> list[CheckResult]:
         return [CheckResult("broker", "fault", str(error), cure)]
     finally:
         await publisher.close()
-    return [CheckResult("broker", "fine", f"{publisher} answers, and has what is needed"), *found]
+    return [CheckResult("broker", "fine", f"{publisher} answers, and has what is needed"), *checks]

@@ -1,4 +1,4 @@
-"""`outrider failed`, `show`, `retry`, `discard`, `delete`: look and repair."""
+"""`outrider failed`, `show`, `retry`, `discard`, `delete`: inspect and repair events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 from outrider.admin.filters import EventFilter
 from outrider.admin.inspector import OutboxInspector
 from outrider.admin.repair import OutboxRepair
-from outrider.cli.database import database_option, names_options, run
+from outrider.cli.database import database_option, run
 from outrider.cli.filter_options import filter_options
-from outrider.cli.output import json_option, say, table
+from outrider.cli.output import json_option, print_result, table
+from outrider.cli.settings_options import names_options
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
     """
     groups = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).failures())
     rows = [(g.events, g.sink, g.event_type, g.error, g.first, g.last) for g in groups]
-    shown = table("failed events", ("events", "sink", "type", "error", "first", "last"), rows)
-    say({"failed": groups}, shown if groups else "nothing has failed.", as_json=as_json)
+    heads = ("events", "sink", "type", "error", "first", "last")
+    text = table("failed events", heads, rows) if groups else "nothing has failed."
+    print_result({"failed": groups}, text, as_json=as_json)
     raise SystemExit(1 if groups else 0)
 
 
@@ -46,18 +48,18 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
 @click.argument("event_id", metavar="ID", type=click.UUID)
 @database_option
 @names_options
-@click.option("--payload", is_flag=True, help="Also show what the event says.")
+@click.option("--payload", is_flag=True, help="Also show the payload.")
 @json_option
 def show(
     *, event_id: UUID, database: URL, names: OutboxNames, payload: bool, as_json: bool
 ) -> None:
-    """Show one event: where it stands at each sink, its neighbours, what it caused.
+    """Show one event: its status at each sink, its neighbours, and the events it caused.
 
     \b
     outrider show 0195d0a2-0000-7000-8000-000000000001
     """
 
-    async def look(engine: AsyncEngine) -> dict[str, Any]:
+    async def query(engine: AsyncEngine) -> dict[str, Any]:
         inspector = OutboxInspector(engine, OutboxTables(names))
         lines = await inspector.event(event_id)
         facts: dict[str, Any] = {"event": lines}
@@ -68,16 +70,16 @@ def show(
             facts["payload"] = await inspector.payload(event_id)
         return facts
 
-    facts = run(database, look)
+    facts = run(database, query)
     if not facts["event"]:
         raise click.ClickException(f"there is no event {event_id}")
     if as_json:
-        say(facts, None, as_json=True)
+        print_result(facts, None, as_json=True)
         return
     for title in ("event", "neighbours", "caused"):
-        say(None, _events(title, facts[title]), as_json=False)
+        print_result(None, _events(title, facts[title]), as_json=False)
     if payload:
-        say(None, str(facts["payload"]), as_json=False)
+        print_result(None, str(facts["payload"]), as_json=False)
 
 
 def _events(title: str, lines: list[Any]) -> Table:
@@ -110,13 +112,13 @@ def _events(title: str, lines: list[Any]) -> Table:
 
 
 def _action(verb: str, text: str, example: str) -> click.Command:
-    """Count first, ask, and change just as many; a program says --yes."""
+    """A command that counts events, asks for confirmation unless --yes, and changes that many."""
 
     @click.command(verb, help=f"{text}\n\n\b\n{example}")
     @database_option
     @names_options
     @filter_options
-    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
     @json_option
     def command(
         *, database: URL, names: OutboxNames, wanted: list[EventFilter], yes: bool, as_json: bool
@@ -139,24 +141,24 @@ def _action(verb: str, text: str, example: str) -> click.Command:
         if sum(counts) and not yes:
             click.confirm(f"{verb} {sum(counts):,} events?", abort=True, err=True)
         done = run(database, change) if sum(counts) else 0
-        say({verb: done}, f"{verb}: {done:,} events.", as_json=as_json)
+        print_result({verb: done}, f"{verb}: {done:,} events.", as_json=as_json)
 
     return command
 
 
 retry = _action(
     "retry",
-    "Send failed events again, by id or by filter; they have all their attempts again.",
+    "Publish failed events again, by id or by filter; their count of retries starts from 0.",
     "outrider retry 0195d0a2-0000-7000-8000-000000000001\n"
     "outrider retry --event-type 'order.*' --yes",
 )
 discard = _action(
     "discard",
-    "Give up failed or pending events: they are kept for a while, and never sent.",
+    "Discard failed or pending events: they are never published; `outrider delete` removes them.",
     "outrider discard --error 'NOT_FOUND' --event-type order.placed",
 )
 delete = _action(
     "delete",
-    "Delete published and discarded events for good.",
+    "Delete published and discarded events permanently.",
     "outrider delete --until 2026-01-01T00:00Z --yes",
 )

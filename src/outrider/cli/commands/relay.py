@@ -1,137 +1,118 @@
-"""`outrider relay`, `outrider consume`, `outrider config`: what runs as a process of its own."""
+"""`outrider relay` and `outrider consume`: long-running processes; `outrider config`."""
 
 from __future__ import annotations
 
-import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from outrider.admin.inspector import OutboxInspector
-from outrider.cli.database import database_url
-from outrider.cli.processes import parts_of, run_until_signal, serve, serving_options
-from outrider.cli.publishers import publisher_of
-from outrider.cli.telemetry import counted, numbers_of_process, traced
+from outrider.cli.output import json_option, print_result
+from outrider.cli.processes import load_services, run_until_signal, serve
+from outrider.cli.publishers import make_publisher
+from outrider.cli.settings_options import (
+    process_options,
+    settings_options,
+    settings_or_usage_error,
+    warn_of_unknown_variables,
+)
+from outrider.cli.telemetry import log_and_count, process_metrics, traced
 from outrider.consumer.consumer import EventConsumer
 from outrider.errors import ConfigurationError
 from outrider.observability.logging import log_signals
 from outrider.relay.relay import OutboxRelay
-from outrider.settings.settings import SETTINGS, Settings, read_settings
 from outrider.store.engines import open_engine
 from outrider.store.schema.tables import OutboxTables
 from outrider.store.sql_store import SqlOutboxStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from outrider.lifecycle import BackgroundService
-
-
-def settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Every setting as a flag; what is not given is looked for in the environment."""
-    for setting in reversed(SETTINGS):
-        names = ", ".join(setting.env)
-        default = f"; default {setting.default}" if setting.default is not None else ""
-        text = f"{setting.help} [{names}{default}]"
-        command = click.option(setting.flag, setting.name, metavar="…", help=text)(command)
-    return command
-
-
-def _settings(flags: dict[str, str | None]) -> Settings:
-    try:
-        return read_settings(flags, os.environ)
-    except ConfigurationError as problem:
-        raise click.UsageError(str(problem)) from None
+    from outrider.settings.process import ProcessConfig
+    from outrider.settings.settings import Settings
 
 
 @click.command()
 @settings_options
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def config(*, as_json: bool, **flags: str | None) -> None:
-    """Show all settings, where each comes from, and no password.
+    """Show every setting and where its value comes from, without passwords.
 
     \b
     OUTBOX_BATCH_SIZE=500 outrider config
     """
-    shown = _settings(flags).shown()
-    if as_json:
-        found = {name: {"value": text, "source": source} for name, text, source in shown}
-        click.echo(json.dumps(found, indent=1))
-        return
-    for name, text, source in shown:
-        click.echo(f"{name:<20}{text or '-':<50}{source}")
+    warn_of_unknown_variables()
+    found = settings_or_usage_error(flags).found
+    facts = {
+        each.setting.name: {"value": each.masked_text, "source": each.source} for each in found
+    }
+    lines = [f"{each.setting.name:<20}{each.masked_text or '-':<50}{each.source}" for each in found]
+    print_result(facts, "\n".join(lines), as_json=as_json)
 
 
 @click.command()
 @click.argument("app", required=False)
 @settings_options
-@serving_options
-def relay(
-    *,
-    app: str | None,
-    processes: int,
-    health: str | None,
-    quiet: bool,
-    audit: bool,
-    **flags: str | None,
-) -> None:
-    """Bring events from the outbox to the sink until SIGTERM or Ctrl-C.
+def relay(*, app: str | None, **flags: str | None) -> None:
+    """Publish events from the outbox to a sink until SIGTERM or Ctrl-C.
 
-    The first signal lets it finish what is in hand, the second ends it at once. APP is
-    module:name of an OutboxRelay of your own, of several, or of a function that makes them.
+    The first signal lets the relay finish the batches in flight; the second ends it at once.
+    APP is module:name of your own OutboxRelay, of a list of them, or of a function that makes
+    them; then only --processes, --health, --quiet and --audit count.
 
     \b
     outrider relay --database postgresql://app@localhost/shop --to amqp://localhost
     outrider relay --to kafka://localhost:9092 --destination orders --sink kafka
     outrider relay shop.main:relays
     """
-    settings = _settings(flags)
+    warn_of_unknown_variables()
+    settings = settings_or_usage_error(flags)
+    health = settings.process.health
 
     def make() -> Coroutine[Any, Any, None]:
-        return _run_app(app, OutboxRelay, health) if app else _relay(settings, health)
+        return _run_app(app, OutboxRelay, health) if app else _relay(settings)
 
-    serve(make, processes=processes, quiet=quiet, audit=audit)
+    serve(make, settings.process)
 
 
 @click.command()
 @click.argument("app")
-@serving_options
-def consume(*, app: str, processes: int, health: str | None, quiet: bool, audit: bool) -> None:
-    """Bring events from a broker to handlers until SIGTERM or Ctrl-C.
+@process_options
+def consume(*, app: str, process: ProcessConfig) -> None:
+    """Deliver events from a broker to handlers until SIGTERM or Ctrl-C.
 
-    APP is module:name of an EventConsumer, of several, or of a function that makes them.
+    APP is module:name of an EventConsumer, of a list of them, or of a function that makes them.
 
     \b
     outrider consume billing.main:consumer
     """
 
     def make() -> Coroutine[Any, Any, None]:
-        return _run_app(app, EventConsumer, health)
+        return _run_app(app, EventConsumer, process.health)
 
-    serve(make, processes=processes, quiet=quiet, audit=audit)
+    serve(make, process)
 
 
 async def _run_app(app: str, kind: type[BackgroundService], health: str | None) -> None:
-    async with parts_of(app, kind) as parts:
-        for part in parts:
-            part.on_signal = part.on_signal or log_signals
-        await run_until_signal(parts, health, numbers_of_process())
+    async with load_services(app, kind) as services:
+        for service in services:
+            service.on_signal = service.on_signal or log_signals
+        await run_until_signal(services, health, process_metrics())
 
 
-async def _relay(settings: Settings, health: str | None) -> None:
-    url = settings.values["database"]
-    if url is None:
+async def _relay(settings: Settings) -> None:
+    process = settings.process
+    if process.database is None:
         raise ConfigurationError("no database: give --database or DATABASE_URL")
-    engine = open_engine(database_url(url))
-    tables = OutboxTables(settings.names())
-    sink, park = settings.values["sink"], settings.values["after_failure"]
-    store = SqlOutboxStore(engine, tables, sink=sink, park=park)
-    on_signal, numbers = counted(OutboxInspector(engine, tables))
-    config = settings.relay_config()
-    publisher = traced(publisher_of(settings), sink)
-    made = OutboxRelay(store, publisher, config, on_signal=on_signal)
+    engine = open_engine(process.database)
+    tables = OutboxTables(settings.names)
+    park = process.after_failure == "park"
+    store = SqlOutboxStore(engine, tables, sink=process.sink, park=park)
+    on_signal, metrics = log_and_count(OutboxInspector(engine, tables))
+    publisher = traced(make_publisher(process), process.sink)
+    service = OutboxRelay(store, publisher, settings.relay, on_signal=on_signal)
     try:
-        await run_until_signal([made], health, numbers)
+        await run_until_signal([service], process.health, metrics)
     finally:
         await engine.dispose()

@@ -1,4 +1,4 @@
-"""`outrider replay`: published events once more; interrupted, it can go on where it was."""
+"""`outrider replay`: publish events again; an interrupted replay can be resumed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from rich.progress import Progress
 
 from outrider.admin.inspector import OutboxInspector
 from outrider.admin.replay import Replay
-from outrider.cli.database import Interrupted, database_option, names_options, run
+from outrider.cli.database import Interrupted, database_option, run
 from outrider.cli.filter_options import filter_options
-from outrider.cli.output import json_option, say, table
+from outrider.cli.output import json_option, print_result, table
+from outrider.cli.settings_options import names_options
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -29,11 +30,18 @@ if TYPE_CHECKING:
 @database_option
 @names_options
 @filter_options
-@click.option("--to", metavar="SINK", help="To this sink instead of their own.")
-@click.option("--rate", type=click.FloatRange(min=0.1), help="Most events a second.")
-@click.option("--resume", type=click.IntRange(min=1), metavar="NUMBER", help="Go on with this one.")
-@click.option("--list", "listed", is_flag=True, help="Show the replays there were, and no more.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--to", metavar="SINK", help="Publish to this sink instead of the sink of each event."
+)
+@click.option("--rate", type=click.FloatRange(min=0.1), help="At most this many events per second.")
+@click.option(
+    "--resume",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Resume the replay with this number.",
+)
+@click.option("--list", "listed", is_flag=True, help="List earlier replays and exit.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def replay(
     *,
@@ -47,10 +55,10 @@ def replay(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Send published events once more, marked as replayed, in order per aggregate.
+    """Publish events again, marked as replayed, in order per aggregate.
 
-    Relays do the sending. Interrupted (exit code 130), it says how to go on; nothing is sent
-    twice by that.
+    This command puts them into the outbox; relays publish them. If it is interrupted (exit code
+    130), it prints how to resume; resuming repeats no event.
 
     \b
     outrider replay --since 2026-01-31T12:00Z --event-type 'order.*' --rate 500
@@ -75,10 +83,10 @@ def replay(
         if total and not yes:
             click.confirm(f"replay {total:,} events?", abort=True, err=True)
         resume = run(database, lambda engine: replay_of(engine).begin(wanted[0], to=to))
-    number, how = resume, f"outrider replay --resume {resume}"
-    click.echo(f"replay {number}; if interrupted: {how}", err=True)
+    number, resume_command = resume, f"outrider replay --resume {resume}"
+    click.echo(f"replay {number}; if interrupted: {resume_command}", err=True)
 
-    async def go_on(engine: AsyncEngine) -> int:
+    async def proceed(engine: AsyncEngine) -> int:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("replaying", total=total)
             return await replay_of(engine).run(
@@ -86,19 +94,20 @@ def replay(
             )
 
     try:
-        done = run(database, go_on)
+        done = run(database, proceed)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; go on with: {how}") from None
-    say({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)
+        raise Interrupted(f"interrupted; resume with: {resume_command}") from None
+    print_result({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)
 
 
 def _list(database: URL, tables: OutboxTables, *, as_json: bool) -> None:
-    async def look(engine: AsyncEngine) -> list[dict[str, Any]]:
+    async def query(engine: AsyncEngine) -> list[dict[str, Any]]:
         rows = await OutboxInspector(engine, tables).actions(action="replay")
         return [{**row._mapping, "filter": json.loads(row.filter)} for row in rows]
 
-    found = run(database, look)
+    found = run(database, query)
     heads = ("id", "at", "who", "filter", "events", "finished_at")
     rows = [[each[head] for head in heads] for each in found]
-    shown = table("replays", ("number", "begun", "who", "which", "events", "finished"), rows)
-    say({"replays": found}, shown if found else "there was none.", as_json=as_json)
+    titles = ("number", "begun", "who", "filter", "events", "finished")
+    text = table("replays", titles, rows) if found else "no replays yet."
+    print_result({"replays": found}, text, as_json=as_json)

@@ -1,13 +1,14 @@
-"""`outrider schema`: make, print and check the tables."""
+"""`outrider schema`: create, print and check the tables."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from outrider.cli.database import database_option, names_options, run
+from outrider.cli.database import database_option, run
+from outrider.cli.output import json_option, print_result
+from outrider.cli.settings_options import names_options
 from outrider.errors import ConfigurationError
 from outrider.store.schema import migrate as steps
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from outrider.store.schema.names import OutboxNames
 
 _VERSION = click.IntRange(0, steps.LATEST)
-_json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 
 def _role_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +31,7 @@ def _role_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def schema() -> None:
-    """Make, print and check the tables.
+    """Create, print and check the tables.
 
     \b
     outrider schema status --database postgresql://app@localhost/shop
@@ -42,18 +42,19 @@ def schema() -> None:
 @database_option
 @names_options
 @click.option("--to", type=_VERSION, help="Stop at this version. Default: the latest.")
-@_json_option
+@json_option
 def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -> None:
-    """Bring the tables to the latest version; harmless when they are.
+    """Migrate the tables to the latest version; does nothing if they have it.
 
-    All or nothing, under a lock: several processes may try at once.
+    All steps run in one transaction under a lock, so several processes may call this at once.
 
     \b
     outrider schema apply --database sqlite:///shop.db
     """
     applied = run(database, lambda engine: steps.apply(engine, names, to), may_create=True)
     text = f"{names.table}: applied version {', '.join(map(str, applied))}."
-    _say(as_json, {"applied": applied}, text if applied else f"{names.table}: nothing to do.")
+    text = text if applied else f"{names.table}: nothing to do."
+    print_result({"applied": applied}, text, as_json=as_json)
 
 
 @schema.command("print")
@@ -64,11 +65,26 @@ def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -
     default="postgresql",
     show_default=True,
 )
-@click.option("--from", "since", type=_VERSION, default=0, help="The version you have. Default: 0.")
-@click.option("--to", type=_VERSION, default=steps.LATEST, help="The version you want.")
-@click.option("--roles", is_flag=True, help="The GRANTs for these roles instead of the tables.")
+@click.option(
+    "--from",
+    "since",
+    type=_VERSION,
+    default=0,
+    help="The version that the tables have. Default: 0.",
+)
+@click.option(
+    "--to",
+    type=_VERSION,
+    default=steps.LATEST,
+    help="The version to migrate to. Default: the latest.",
+)
+@click.option(
+    "--roles",
+    is_flag=True,
+    help="Print the GRANT statements for these roles instead of the tables.",
+)
 @_role_options
-@_json_option
+@json_option
 def print_sql(
     *,
     names: OutboxNames,
@@ -79,9 +95,9 @@ def print_sql(
     as_json: bool,
     **role: str,
 ) -> None:
-    """Print the SQL for somebody else to run; needs no database.
+    """Print the migrations as SQL; needs no database.
 
-    With --to below --from the steps lead back.
+    With --to below --from it prints the downgrade.
 
     \b
     outrider schema print --from 1 | psql shop
@@ -92,36 +108,38 @@ def print_sql(
     named = {name.removesuffix("_role"): given for name, given in role.items()}
     sql = steps.grants(names, **named) if roles else _statements(dialect, names, since, to)
     wrapped = ["BEGIN", *sql, "COMMIT"] if sql else []
-    _say(as_json, {"statements": sql}, "\n".join(f"{statement};" for statement in wrapped))
+    text = "\n".join(f"{statement};" for statement in wrapped)
+    print_result({"statements": sql}, text, as_json=as_json)
 
 
 @schema.command()
 @database_option
 @names_options
-@_json_option
+@json_option
 def status(*, database: URL, names: OutboxNames, as_json: bool) -> None:
-    """Show the version of the tables and the latest one.
+    """Show the version of the tables and the latest version.
 
     \b
     outrider schema status --database sqlite:///shop.db --json
     """
     current = run(database, lambda engine: steps.current_version(engine, names))
     text = f"{names.table}: version {current}, latest {steps.LATEST}"
-    _say(as_json, {"current": current, "latest": steps.LATEST}, text)
+    print_result({"current": current, "latest": steps.LATEST}, text, as_json=as_json)
 
 
 @schema.command()
 @database_option
 @names_options
-@_json_option
+@json_option
 def check(*, database: URL, names: OutboxNames, as_json: bool) -> None:
-    """Look for what is missing or damaged; exit with 1 if there is anything.
+    """Compare the tables with what they should be; exit with 1 if there is a problem.
 
     \b
     outrider schema check --database sqlite:///shop.db && start-the-relay
     """
     problems = run(database, lambda engine: steps.check(engine, names))
-    _say(as_json, {"problems": problems}, "\n".join(problems) or f"{names.table}: all is well.")
+    text = "\n".join(problems) or f"{names.table}: all is well."
+    print_result({"problems": problems}, text, as_json=as_json)
     raise SystemExit(1 if problems else 0)
 
 
@@ -130,8 +148,3 @@ def _statements(dialect: str, names: OutboxNames, since: int, to: int) -> list[s
         return steps.statements(dialect, names, since=since, to=to)
     except ConfigurationError as problem:
         raise click.UsageError(str(problem)) from None
-
-
-def _say(as_json: bool, facts: dict[str, Any], text: str) -> None:
-    if as_json or text:
-        click.echo(json.dumps(facts) if as_json else text)

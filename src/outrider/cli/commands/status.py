@@ -1,4 +1,4 @@
-"""`outrider status`: what waits, how fast it goes and who works; once, or again and again."""
+"""`outrider status`: backlog, throughput and relays, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import click
 from rich.live import Live
 
 from outrider.admin.inspector import OutboxInspector
-from outrider.cli.database import database_option, names_options, run
-from outrider.cli.output import age, is_terminal, json_option, say, table
+from outrider.cli.database import database_option, run
+from outrider.cli.output import duration_text, is_terminal, json_option, print_result, table
+from outrider.cli.settings_options import names_options
 from outrider.relay.backoff import sleep_unless
 from outrider.store.schema.tables import OutboxTables
 
@@ -30,42 +31,48 @@ if TYPE_CHECKING:
 @click.command()
 @database_option
 @names_options
-@click.option("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
-@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    help="Seconds between two repetitions of --watch. Default: 2.",
+)
 @json_option
 def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_json: bool) -> None:
-    """Show what waits, what failed, how fast it goes, and relays with the number of their lanes.
+    """Show pending and failed events, events per second, and relays with their lanes.
 
     \b
     outrider status --database sqlite:///shop.db
     outrider status --watch
-    outrider status --watch --every 10 --json     # a line each time
+    outrider status --watch --every 10 --json     # one line each time
     """
 
-    async def look(engine: AsyncEngine) -> tuple[list[SinkSummary], list[RelaySummary]]:
+    async def query(engine: AsyncEngine) -> tuple[list[SinkSummary], list[RelaySummary]]:
         inspector = OutboxInspector(engine, OutboxTables(names))
         return await inspector.sinks(), await inspector.relays()
 
     async def show(engine: AsyncEngine) -> None:
-        sinks, relays = await look(engine)
-        facts = [{**vars(state), "time_to_empty": state.time_to_empty} for state in sinks]
-        say({"sinks": facts, "relays": relays}, _overview(sinks, relays), as_json=as_json)
+        sinks, relays = await query(engine)
+        facts = [{**vars(sink), "time_to_empty": sink.time_to_empty} for sink in sinks]
+        text = _overview(sinks, relays)
+        print_result({"sinks": facts, "relays": relays}, text, as_json=as_json)
 
-    async def keep_showing(engine: AsyncEngine) -> None:
+    async def print_repeatedly(engine: AsyncEngine) -> None:
         async for _ in _until_ctrl_c(every):
             await show(engine)
 
-    async def keep_drawing(engine: AsyncEngine) -> None:
-        with Live(_overview(*await look(engine)), auto_refresh=False) as live:
+    async def redraw_repeatedly(engine: AsyncEngine) -> None:
+        with Live(_overview(*await query(engine)), auto_refresh=False) as live:
             async for _ in _until_ctrl_c(every):
-                live.update(_overview(*await look(engine)), refresh=True)
+                live.update(_overview(*await query(engine)), refresh=True)
 
-    keep = keep_drawing if is_terminal() and not as_json else keep_showing
-    run(database, keep if watch else show)
+    repeat = redraw_repeatedly if is_terminal() and not as_json else print_repeatedly
+    run(database, repeat if watch else show)
 
 
 async def _until_ctrl_c(every: float) -> AsyncIterator[None]:
-    """Not by cancelling, which a query that is just being answered may swallow."""
+    """Ends by an event, not by cancellation: a query in progress may swallow a cancellation."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, ending.set)
     while not ending.is_set():
@@ -77,21 +84,21 @@ def _overview(sinks: list[SinkSummary], relays: list[RelaySummary]) -> Table:
     heads = ("sink", "pending", "retrying", "failed", "oldest", "per second", "empty in", "relays")
     rows = [
         (
-            state.sink,
-            f"~{state.pending:,}" if state.estimated else state.pending,
-            f"{state.retrying:,}{more}",
-            f"{state.failed:,}{more}",
-            state.oldest,
-            state.rate,
-            age(state.time_to_empty) if state.pending else "-",
-            _workers([relay for relay in relays if relay.sink == state.sink]),
+            sink.sink,
+            f"~{sink.pending:,}" if sink.estimated else sink.pending,
+            f"{sink.retrying:,}{more}",
+            f"{sink.failed:,}{more}",
+            sink.oldest,
+            sink.rate,
+            duration_text(sink.time_to_empty) if sink.pending else "-",
+            _live_relays([relay for relay in relays if relay.sink == sink.sink]),
         )
-        for state in sinks
-        for more in ["+" * state.at_least]
+        for sink in sinks
+        for more in ["+" * sink.at_least]
     ]
     return table("outbox", heads, rows)
 
 
-def _workers(relays: list[RelaySummary]) -> str:
+def _live_relays(relays: list[RelaySummary]) -> str:
     alive = [f"{relay.name} ({relay.lanes} lanes)" for relay in relays if relay.alive]
     return ", ".join(alive) or "none"

@@ -34,13 +34,15 @@ class OutboxNames:
     table: str = "outbox"
     """The table that events are written to."""
     prefix: str = ""
-    """Begins the names of the other tables; if empty, the table's name does."""
+    """The start of the names of the other tables; if it is empty, they start with the name of the
+    outbox table and _."""
     processed: str = "processed_events"
-    """The table that remembers what was handled."""
+    """The inbox table, which remembers the events that were handled."""
     schema: str | None = None
-    """Where all of them live; None leaves it to the database's search path."""
+    """The database schema of all tables; if it is not set, the search path of the database
+    decides."""
     channel: str = "outbox_channel"
-    """What relays listen on to be woken up."""
+    """The PostgreSQL channel on which relays are notified of new events."""
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("table", "processed", "channel")}

@@ -1,0 +1,139 @@
+"""Settings derived from the fields of the config dataclasses: names, defaults, help texts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from outrider.relay.config import RelayConfig
+from outrider.settings.parsing import DAYS_OR_NEVER, MILLISECONDS, SWITCH, Kind, kind_of
+from outrider.settings.process import RelayProcessConfig
+from outrider.store.schema.names import OutboxNames
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+    from _typeshed import DataclassInstance
+
+PREFIX: Final = "OUTBOX_"
+CONFIGS: Final = (RelayProcessConfig, OutboxNames, RelayConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One field of a config, as it is given by a flag or an environment variable."""
+
+    name: str
+    """In flags, in `outrider config` and, in capitals, in the environment."""
+    config: type[DataclassInstance]
+    field: str
+    kind: Kind
+    default: str | None
+    """As text; None if there is none, or if it is made at each start."""
+    environment: tuple[str, ...]
+    """The variables that set it; the first that is not empty counts."""
+    secret: bool = False
+    help_text: str | None = None
+    """If it is not the docstring of the field."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag takes no value."""
+        return self.kind is SWITCH
+
+    @property
+    def value_name(self) -> str:
+        """What a help text calls the value."""
+        return "URL" if self.secret else self.kind.name
+
+    @property
+    def help(self) -> str:
+        return self.help_text or field_docs(self.config).get(self.field, "")
+
+
+def all_settings() -> tuple[Setting, ...]:
+    """Every setting of `outrider relay`."""
+    return tuple(setting for config in CONFIGS for setting in settings_of(config))
+
+
+@cache
+def settings_of(config: type[DataclassInstance]) -> tuple[Setting, ...]:
+    """The settings of one config dataclass; its own fields come before inherited ones."""
+    own = inspect.get_annotations(config)
+    made = []
+    for each in sorted(fields(config), key=lambda each: each.name not in own):
+        made.append(_setting(config, each))
+        if (config, each.name) == (RelayConfig, "poll_interval"):
+            made.append(_poll_interval_in_milliseconds())
+    return tuple(made)
+
+
+def _setting(config: type[DataclassInstance], each: Field[Any]) -> Setting:
+    name, kind, aliases = each.name, kind_of(str(each.type)), each.metadata.get("aliases", ())
+    if (config, each.name) == (RelayConfig, "retention"):
+        name, kind, aliases = "retention_days", DAYS_OR_NEVER, (f"{PREFIX}CLEANUP_DAYS",)
+    variable = each.metadata.get("prefix", PREFIX) + name.upper()
+    return Setting(
+        name=name,
+        config=config,
+        field=each.name,
+        kind=kind,
+        default=_default(each, kind),
+        environment=(variable, *aliases),
+        secret=each.metadata.get("secret", False),
+    )
+
+
+def _poll_interval_in_milliseconds() -> Setting:
+    return Setting(
+        name="poll_interval_ms",
+        config=RelayConfig,
+        field="poll_interval",
+        kind=MILLISECONDS,
+        default=None,
+        environment=(f"{PREFIX}POLL_INTERVAL_MS",),
+        help_text="The poll interval in milliseconds; overrides the one in seconds.",
+    )
+
+
+def _default(each: Field[Any], kind: Kind) -> str | None:
+    if each.default is not MISSING:
+        # An empty text is how a field says that nothing is set.
+        return None if each.default in (None, "") else kind.show(each.default)
+    # A default that is made at each start, such as a name from the process id, has no fixed text.
+    factory: object = each.default_factory
+    return kind.show(factory()) if isinstance(factory, type) else None
+
+
+@cache
+def field_docs(config: type[DataclassInstance]) -> dict[str, str]:
+    """The docstring below each field, in one line; empty where the source is not installed."""
+    found = dict[str, str]()
+    for each in reversed(config.__mro__[:-1]):
+        try:
+            source = textwrap.dedent(inspect.getsource(each))
+        except (OSError, TypeError):
+            continue
+        found |= _docstrings(ast.parse(source).body[0])
+    return found
+
+
+def _docstrings(tree: ast.stmt) -> dict[str, str]:
+    """What stands as a text right below each annotated name of a class."""
+    found = {}
+    for first, second in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
+        match first, second:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                found[name] = " ".join(str(text).split())
+            case _:
+                pass
+    return found

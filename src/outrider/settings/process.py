@@ -1,0 +1,66 @@
+"""What a process of the command line needs beside `RelayConfig` and `OutboxNames`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from outrider.errors import ConfigurationError
+from outrider.ports import DEFAULT_SINK
+from outrider.store.engines import with_driver
+
+_MAX_PROCESSES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessConfig:
+    """How `outrider relay` and `outrider consume` run.
+
+    Metadata of a field: `prefix` begins the environment variable (`OUTBOX_` if there is none),
+    `aliases` are further environment variables, `secret` marks a URL that may hold a password.
+    """
+
+    processes: int = field(default=1, metadata={"prefix": "OUTRIDER_"})
+    """How many processes to start; they share the work among themselves."""
+    health: str | None = field(default=None, metadata={"prefix": "OUTRIDER_"})
+    """HOST:PORT that answers /livez, /readyz and /metrics; each further process takes the next
+    port."""
+    quiet: bool = field(default=False, metadata={"prefix": "OUTRIDER_"})
+    """Log warnings and errors only."""
+    audit: bool = field(default=False, metadata={"prefix": "OUTRIDER_"})
+    """Log one line for every event that is published or handled."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= _MAX_PROCESSES:
+            raise ConfigurationError(f"processes must be from 1 to {_MAX_PROCESSES}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayProcessConfig(ProcessConfig):
+    """What a relay process reads from and publishes to."""
+
+    database: str | None = field(
+        default=None, repr=False, metadata={"aliases": ("DATABASE_URL",), "secret": True}
+    )
+    """The database: postgresql://user:password@host/name or sqlite:///file."""
+    to: str | None = field(
+        default=None, repr=False, metadata={"aliases": ("RABBITMQ_URL",), "secret": True}
+    )
+    """The broker: a URL that begins with amqp://, kafka://, nats:// or redis://; amqps://, tls://
+    and rediss:// use TLS."""
+    destination: str = field(default="messaging", metadata={"aliases": ("RABBITMQ_EXCHANGE",)})
+    """The exchange, topic or stream at the broker."""
+    sink: str = DEFAULT_SINK
+    """Publish the events that routes assign to this sink."""
+    rabbitmq_topology: str | None = field(
+        default=None, metadata={"aliases": ("RABBITMQ_TOPOLOGY",)}
+    )
+    """What to declare in RabbitMQ beside the exchange: module:name of a Topology."""
+    after_failure: Literal["go-on", "park"] = "go-on"
+    """What happens to later events of an aggregate when one has failed: go-on publishes them, park
+    holds them back until a person retries or discards the failed event."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.database is not None:
+            with_driver(self.database)
