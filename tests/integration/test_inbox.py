@@ -19,7 +19,7 @@ from outrider.admin import OutboxRepository
 from outrider.consumer import sql_inbox
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.inbox import CheckThenMark, IdempotentHandler
-from outrider.consumer.scopes import GivenScope, Scope, current_scope, within
+from outrider.consumer.scopes import ObjectScope, Scope, current_scope, use_scope
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema.tables import OutboxTables
 from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
@@ -274,7 +274,7 @@ class FromScope:
     async def __call__(self, _envelope: EventEnvelope) -> AsyncIterator[Scope]:
         async with self._sessions() as session:
             self.given.append(session)
-            yield GivenScope({AsyncSession: session, str: "an object of the scope"})
+            yield ObjectScope({AsyncSession: session, str: "an object of the scope"})
             assert not session.in_transaction()
 
 
@@ -299,7 +299,7 @@ async def test_session_that_has_begun_already_is_refused(shop: Shop) -> None:
     handler = IdempotentHandler(handler_of(invoice), SqlInbox())
 
     async with shop.sessions() as session, session.begin():
-        with within(GivenScope({AsyncSession: session})):
+        with use_scope(ObjectScope({AsyncSession: session})):
             with pytest.raises(ConfigurationError, match="has begun a transaction already"):
                 await handler.handle(placed())
             assert session.in_transaction(), "what others began is theirs to end"
@@ -325,7 +325,7 @@ async def test_one_session_serves_many_events(shop: Shop) -> None:
     handler = IdempotentHandler(handler_of(invoice), SqlInbox())
 
     async with shop.sessions() as session:
-        with within(GivenScope({AsyncSession: session})):
+        with use_scope(ObjectScope({AsyncSession: session})):
             for order in range(3):
                 event = placed(order)
                 await handler.handle(event)
@@ -435,7 +435,7 @@ async def test_store_remembers_each_handler_once(shop: Shop) -> None:
 async def test_store_forgets_old_marks_in_small_steps(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_inbox, "_STEP", 4)
+    monkeypatch.setattr(sql_inbox, "_DELETE_STEP_ROWS", 4)
     store, table = SqlProcessedEvents(shop.engine), OutboxTables().processed
     now = datetime.now(UTC)
     ids = [uuid4() for _ in range(12)]

@@ -230,7 +230,7 @@ async def test_role_of_a_consumer_suffices(consumer: AsyncEngine) -> None:
         assert await shop.deliver(event) is None
 
     assert await shop.state() == (1, 1)
-    assert await InboxCleanup(SqlProcessedEvents(consumer)).clean() == 0
+    assert await InboxCleanup(SqlProcessedEvents(consumer)).delete_old_marks() == 0
 
 
 CANCELS = 300 if os.environ.get("OUTRIDER_FULL") else 100

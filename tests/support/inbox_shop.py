@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outrider import DomainEvent, EventEnvelope, Handlers
 from outrider.consumer.handler_runner import Failure, HandlerRunner
-from outrider.consumer.scopes import GivenScope, Scope
+from outrider.consumer.scopes import ObjectScope, Scope
 from outrider.consumer.sql_inbox import SqlInbox
 from outrider.ports import EventHandler, Inbox
 from outrider.store.schema.tables import OutboxTables
@@ -88,7 +88,7 @@ class Shop:
     async def scope(self, _envelope: EventEnvelope) -> AsyncIterator[Scope]:
         """As a container makes them, for an inbox without sessions of its own."""
         async with self.sessions() as session:
-            yield GivenScope({AsyncSession: session})
+            yield ObjectScope({AsyncSession: session})
 
     async def invoices(self) -> int:
         async with self.sessions() as session:

@@ -13,7 +13,7 @@ import pytest
 from outrider import ConfigurationError, DatabaseUnavailable, DecodeError, EventEnvelope, Handlers
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.inbox import IdempotentHandler, MemoryProcessedEvents
-from outrider.consumer.scopes import GivenScope, Scope, current_scope
+from outrider.consumer.scopes import ObjectScope, Scope, current_scope
 from outrider.observability.opentelemetry import TracedHandler
 from outrider.ports import EventHandler
 from outrider.signals import EventHandled, Signal
@@ -85,7 +85,7 @@ async def test_misbehaving_handler_fails_alone(work: Callable[..., Awaitable[Non
 async def test_handler_that_cannot_be_ended_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outrider.consumer.handler_runner._TO_END", 0.01)
+    monkeypatch.setattr("outrider.consumer.handler_runner._CANCEL_TIMEOUT_S", 0.01)
     calls = HandlerRunner(timeout=QUICK)
 
     failures = await calls.deliver(created(), [RecordingHandler(never_ends, "bad")])
@@ -211,7 +211,7 @@ async def test_each_handler_has_a_scope_of_its_own_which_ends_with_it() -> None:
     async def scope(_: EventEnvelope) -> AsyncIterator[Scope]:
         session = Session()
         opened.append(session)
-        yield GivenScope({Session: session})
+        yield ObjectScope({Session: session})
         closed.append(session)
 
     handlers, seen = Handlers(), []
@@ -266,7 +266,7 @@ async def test_class_with_dependencies_comes_from_the_scope() -> None:
 
     @asynccontextmanager
     async def scope(_: EventEnvelope) -> AsyncIterator[Scope]:
-        yield GivenScope({Welcome: Welcome(mailer)})
+        yield ObjectScope({Welcome: Welcome(mailer)})
 
     envelope = created()
     failures = await HandlerRunner(scope=scope).deliver(envelope, handlers.of("AccountOpened"))

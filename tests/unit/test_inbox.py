@@ -16,7 +16,7 @@ from outrider.consumer.inbox import (
     InboxCleanup,
     MemoryProcessedEvents,
 )
-from outrider.consumer.scopes import GivenScope, current_scope, within
+from outrider.consumer.scopes import ObjectScope, current_scope, use_scope
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.ports import EventHandler, Inbox, ProcessedEventStore
 
@@ -125,7 +125,7 @@ async def test_sql_inbox_refuses_to_run_without_a_session() -> None:
 
     with pytest.raises(ConfigurationError, match="give it sessions, or run the handler in a scope"):
         await handler.handle(EVENT)
-    with within(GivenScope({})), pytest.raises(ConfigurationError, match="has no AsyncSession"):
+    with use_scope(ObjectScope({})), pytest.raises(ConfigurationError, match="has no AsyncSession"):
         await handler.handle(EVENT)
 
     assert dashboard.effects == []
@@ -164,7 +164,7 @@ async def test_cleanup_forgets_what_is_older_than_the_retention() -> None:
         await store.mark(event_id, "dashboard")
     store._marks[old, "dashboard"] = datetime.now(UTC) - timedelta(days=31)
 
-    assert await InboxCleanup(store).clean() == 1
+    assert await InboxCleanup(store).delete_old_marks() == 1
 
     assert await store.contains(young, "dashboard")
     assert not await store.contains(old, "dashboard")

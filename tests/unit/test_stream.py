@@ -539,10 +539,10 @@ def test_window_keeps_no_more_than_it_may_and_knows_where_it_begins(
         event = DeliveredEvent(n, envelope(n, text="x" * 1000))
         window.add([Item(event, lambda _delivery, _envelope: b"")])
 
-    kept = window.after(window.begins, 1000)
+    kept = window.after(window.start, 1000)
     assert kept is not None
     assert [item.delivery_number for item in kept] == list(range(91, 101))
-    assert (window.begins, window.newest) == (90, 100)
+    assert (window.start, window.newest) == (90, 100)
     assert window.after(89, 1000) is None
 
 

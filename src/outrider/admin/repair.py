@@ -14,7 +14,7 @@ from sqlalchemy import and_, delete, func, insert, select, update
 
 from outrider.errors import ConfigurationError
 from outrider.store.schema.tables import DISCARDED, FAILED, PENDING, PUBLISHED, OutboxTables
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -145,4 +145,4 @@ class OutboxRepair:
         await db.execute(change.values(events=events, **done))
 
     def _wake(self) -> None:
-        waker_of(self._engine.sync_engine, self._tables.names.channel).notify()
+        notifier_for(self._engine.sync_engine, self._tables.names.channel).notify()

@@ -16,7 +16,7 @@ from outrider.admin.repair import STEP
 from outrider.errors import ConfigurationError
 from outrider.lanes import LANES, aggregate_key
 from outrider.store.schema.tables import PENDING, PUBLISHED, OutboxTables
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Replay:
             on_progress(row.events if row.finished_at else row.events + moved)
             if row.finished_at is not None:
                 return int(row.events)
-            waker_of(self._engine.sync_engine, self._tables.names.channel).notify()
+            notifier_for(self._engine.sync_engine, self._tables.names.channel).notify()
             await asyncio.sleep(self._pause)
 
     async def _note_of(self, db: AsyncConnection, number: int) -> Row[Any]:

@@ -1,1 +1,1 @@
-"""The consumer: brings messages of a broker to handlers, which take effect once."""
+"""Consuming events: runs handlers for the messages of a broker, each with one effect."""

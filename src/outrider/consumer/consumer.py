@@ -1,4 +1,4 @@
-"""The consumer: receives events from a broker and brings them to handlers, in order."""
+"""The consumer: receives events from a broker and calls handlers, in order per aggregate."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from outrider.ports import Delivery, EventHandler, EventSource, Inbox
     from outrider.signals import OnSignal
 
+    _Aggregate = tuple[str, str]
 
 T = TypeVar("T")
 
 
-def _patient() -> RetryPolicy:
+def _default_retry() -> RetryPolicy:
     return ExponentialRetry(
         first=timedelta(milliseconds=200), cap=timedelta(seconds=30), attempts=8
     )
@@ -43,26 +44,26 @@ def _patient() -> RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig:
-    """How a consumer works."""
+    """The settings of a consumer."""
 
     name: str = "consumer"
-    """What people see."""
+    """The name in logs and metrics."""
     concurrency: int = 16
-    """How many events are handled at once, each of another aggregate; more needs more
-    connections to the database."""
+    """How many events are handled at once, each of another aggregate. A higher number needs more
+    database connections."""
     prefetch: int = 256
-    """Most messages taken from the broker and not acknowledged; what a crash repeats."""
+    """The most unacknowledged messages; after a crash the broker delivers them again."""
     handler_timeout: timedelta | None = timedelta(seconds=30)
-    """How long one handler may take for one event."""
-    retry: RetryPolicy = field(default_factory=_patient)
-    """When a failed event is tried again; its aggregate waits meanwhile."""
+    """How long one handler may take for one event; None for no limit."""
+    retry: RetryPolicy = field(default_factory=_default_retry)
+    """When a failed event is retried; later events of its aggregate wait until then."""
     max_deliveries: int | None = 100
-    """How often a broker that counts may hand out a message before it is set aside unseen: it
-    may be what kills the consumer."""
+    """How often the broker may deliver a message before it becomes a dead letter without being
+    handled, since it may crash the consumer. Only for brokers that count; None for no limit."""
     unhandled: Literal["acknowledge", "dead letter"] = "acknowledge"
-    """What becomes of events that no handler subscribed to."""
+    """What to do with events that no handler subscribed to."""
     grace: timedelta = timedelta(seconds=25)
-    """How long `stop` waits for handlers that run."""
+    """How long `stop` waits for running handlers."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -77,12 +78,12 @@ class ConsumerConfig:
 
 
 class EventConsumer(BackgroundService):
-    """Runs handlers for what a source receives, and acknowledges after they are done.
+    """Runs handlers for received events, and acknowledges an event when all of them are done.
 
-    Events of one aggregate are handled one after the other, different aggregates side by side.
-    A handler that fails is called again after a while, and what comes behind waits; at the end
-    of its attempts, or if it cannot be decoded, a message is set aside and the rest goes on. A
-    database that is away costs no attempt.
+    Events of one aggregate are handled one after the other, different aggregates concurrently. A
+    failed handler is retried with backoff, while later events of the aggregate wait. An event that
+    has no attempts left, or cannot be decoded, becomes a dead letter; then the next event is
+    handled. An outage of the database costs no attempt.
     """
 
     def __init__(
@@ -106,14 +107,14 @@ class EventConsumer(BackgroundService):
             timeout=self.config.handler_timeout,
             on_signal=self._signal,
         )
-        self._lines: dict[tuple[str, str], deque[Delivery]] = {}
-        self._workers: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(self.config.concurrency)
-        self._in_hand = 0
-        self._changed = asyncio.Event()
+        self._queues: dict[_Aggregate, deque[Delivery]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight = asyncio.Semaphore(self.config.concurrency)
+        self._unacknowledged = 0
+        self._finished_one = asyncio.Event()
         self._handled = 0
-        self._fault: asyncio.Future[None]
-        self._pause = OutageBackoff()
+        self._failed: asyncio.Future[None]
+        self._backoff = OutageBackoff()
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
         self._handlers.subscribe(event_type, handler)
@@ -123,30 +124,30 @@ class EventConsumer(BackgroundService):
 
     @property
     def _health_problem(self) -> str | None:
-        return "the broker is unavailable" if self._pause.active else None
+        return "the broker is unavailable" if self._backoff.active else None
 
     async def _run(self, opened: asyncio.Event) -> None:
         self._runner.check(handler for _, handler in self._handlers)
         receiving = asyncio.create_task(self._receive(opened), name="outrider-receive")
         stopping = asyncio.create_task(self._stopping.wait())
-        self._fault = asyncio.get_running_loop().create_future()
-        ends: set[asyncio.Future[Any]] = {receiving, stopping, self._fault}
+        self._failed = asyncio.get_running_loop().create_future()
+        ends: set[asyncio.Future[Any]] = {receiving, stopping, self._failed}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._fault, receiving):
-                if end.done():
-                    end.result()
+            for future in (self._failed, receiving):
+                if future.done():
+                    future.result()
             receiving.cancel()
             await asyncio.wait({receiving})
-            if self._workers:
-                await asyncio.wait(self._workers)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
         finally:
-            await self._end(receiving, stopping, *self._workers)
+            await self._cancel(receiving, stopping, *self._tasks)
             await self._source.close()
             stopped = ConsumerStopped(consumer=self.config.name, handled=self._handled)
             self._signal(stopped)
 
-    async def _end(self, *tasks: asyncio.Task[object]) -> None:
+    async def _cancel(self, *tasks: asyncio.Task[object]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -156,85 +157,85 @@ class EventConsumer(BackgroundService):
         self._signal(ConsumerStarted(consumer=self.config.name, source=str(self._source)))
         opened.set()
         while True:
-            while self._in_hand >= self.config.prefetch:
-                self._changed.clear()
-                await self._changed.wait()
-            room = self.config.prefetch - self._in_hand
-            for delivery in await self._until_available(lambda: self._source.receive(room)):  # noqa: B023 - called at once
-                self._take(delivery)
+            while self._unacknowledged >= self.config.prefetch:
+                self._finished_one.clear()
+                await self._finished_one.wait()
+            limit = self.config.prefetch - self._unacknowledged
+            for delivery in await self._until_available(lambda: self._source.receive(limit)):  # noqa: B023 - called at once
+                self._enqueue(delivery)
 
-    async def _until_available(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, however long the broker is away."""
+    async def _until_available(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat the call, with backoff, until the broker answers."""
         while True:
             try:
-                result = await work()
+                result = await call()
             except BrokerUnavailable as error:
-                await self._wait_for(str(error))
+                await self._back_off(str(error))
             else:
-                self._is_back()
+                self._end_outage()
                 return result
 
-    async def _wait_for(self, reason: str) -> None:
-        wait = self._pause.next_delay()
-        if self._pause.just_started:
+    async def _back_off(self, reason: str) -> None:
+        wait = self._backoff.next_delay()
+        if self._backoff.just_started:
             down = SourceUnavailable(consumer=self.config.name, reason=reason, wait=wait)
             self._signal(down)
         await sleep_unless(self._stopping, wait)
 
-    def _is_back(self) -> None:
-        if self._pause.reset():
+    def _end_outage(self) -> None:
+        if self._backoff.reset():
             self._signal(SourceAvailable(consumer=self.config.name))
 
-    def _take(self, delivery: Delivery) -> None:
-        """Put it at the end of its aggregate's line; a new line gets a worker."""
-        self._in_hand += 1
-        line = _line_of(delivery)
-        if line in self._lines:
-            self._lines[line].append(delivery)
+    def _enqueue(self, delivery: Delivery) -> None:
+        """Append to the queue of the aggregate; each queue has one task that empties it."""
+        self._unacknowledged += 1
+        aggregate = _aggregate_of(delivery)
+        if aggregate in self._queues:
+            self._queues[aggregate].append(delivery)
             return
-        self._lines[line] = deque([delivery])
-        worker = asyncio.create_task(self._work(line), name="outrider-handle")
-        self._workers.add(worker)
-        worker.add_done_callback(self._worker_ended)
+        self._queues[aggregate] = deque([delivery])
+        task = asyncio.create_task(self._drain(aggregate), name="outrider-handle")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
 
-    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
-        """What a source may not raise ends the consumer: half of it would be worse."""
-        self._workers.discard(worker)
-        if not worker.cancelled() and (error := worker.exception()) and not self._fault.done():
-            self._fault.set_exception(error)
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """An unexpected error of the source stops the whole consumer, not only this aggregate."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not self._failed.done():
+            self._failed.set_exception(error)
 
-    async def _work(self, line: tuple[str, str]) -> None:
-        waiting = self._lines[line]
+    async def _drain(self, aggregate: _Aggregate) -> None:
+        queue = self._queues[aggregate]
         try:
-            while waiting:
+            while queue:
                 if not self._stopping.is_set():
-                    await self._handle(waiting[0])
-                waiting.popleft()
-                self._in_hand -= 1
-                self._changed.set()
+                    await self._handle(queue[0])
+                queue.popleft()
+                self._unacknowledged -= 1
+                self._finished_one.set()
         finally:
-            del self._lines[line]
+            del self._queues[aggregate]
 
     async def _handle(self, delivery: Delivery) -> None:
-        """Until it is acknowledged or set aside; or lost, or we stop, and it comes again."""
+        """Return when the message is acknowledged, a dead letter, or will be delivered again."""
         envelope, limit = delivery.envelope, self.config.max_deliveries
         if envelope is None:
             await self._dead_letter(delivery, delivery.problem or "no event")
         elif limit is not None and delivery.delivery_count > limit:
             await self._dead_letter(delivery, f"was handed out {delivery.delivery_count} times")
         elif not (handlers := self._handlers.of(envelope.event_type)):
-            await self._leave(delivery)
+            await self._settle_unhandled(delivery)
         else:
-            await self._try(delivery, envelope, handlers)
+            await self._run_handlers(delivery, envelope, handlers)
             self._runner.settled(envelope.event_id)
 
-    async def _try(
+    async def _run_handlers(
         self, delivery: Delivery, envelope: EventEnvelope, handlers: Sequence[EventHandler]
     ) -> None:
         attempt, outage = 1, OutageBackoff()
         while not (delivery.lost or self._stopping.is_set()):
             wait = self.config.retry.delay_after(attempt)
-            async with self._slots:
+            async with self._in_flight:
                 failures = await self._runner.deliver(
                     envelope, handlers, attempt=attempt, last=wait is None
                 )
@@ -248,10 +249,10 @@ class EventConsumer(BackgroundService):
                 return
             if counted:
                 attempt += 1
-            pause = wait if counted and wait is not None else outage.next_delay()
-            await sleep_unless(self._stopping, pause)
+            delay = wait if counted and wait is not None else outage.next_delay()
+            await sleep_unless(self._stopping, delay)
 
-    async def _leave(self, delivery: Delivery) -> None:
+    async def _settle_unhandled(self, delivery: Delivery) -> None:
         if self.config.unhandled == "dead letter":
             await self._dead_letter(delivery, "no handler subscribed to its type")
         else:
@@ -271,21 +272,24 @@ class EventConsumer(BackgroundService):
             )
         )
 
-    async def _settle(self, delivery: Delivery, tell: Callable[[], Awaitable[None]]) -> bool:
-        """Tell the broker, unless it has taken the message back meanwhile."""
+    async def _settle(self, delivery: Delivery, call: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat the call until the broker answers; returns whether it settled the message.
+
+        It does not if the broker will deliver the message again.
+        """
         while not delivery.lost:
             try:
-                await tell()
+                await call()
             except BrokerUnavailable as error:
                 if self._stopping.is_set():
                     return False
-                await self._wait_for(str(error))
+                await self._back_off(str(error))
             else:
                 return not delivery.lost
         return False
 
 
-def _line_of(delivery: Delivery) -> tuple[str, str]:
+def _aggregate_of(delivery: Delivery) -> _Aggregate:
     envelope = delivery.envelope
     return (envelope.aggregate_type, envelope.aggregate_id) if envelope else ("", "")
 

@@ -1,4 +1,4 @@
-"""Calling handlers: each in its scope, within its time, and whatever it does stays its own."""
+"""The handler runner: calls each handler in its own scope, with a timeout, and isolates errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
-from outrider.consumer.scopes import watch_for_skips, within
+from outrider.consumer.scopes import collect_skips, use_scope
 from outrider.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from outrider.signals import OnSignal
 
 HandlerOutcome = Literal["ok", "duplicate", "retry", "dead"]
-_TO_END: Final = 1.0
-_MOST_SCORES: Final = 10_000
+_CANCEL_TIMEOUT_S: Final = 1.0
+_MAX_REMEMBERED_EVENTS: Final = 10_000
 
 
 class HandlerMisbehaved(Exception):
-    """A handler did what no handler may do; the text says what."""
+    """A handler broke the rules for handlers; the text says which rule."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a handler raised; `verdict` says what is to be done about it."""
+    """An error of a handler; `verdict` says whether it counts as an attempt, waits or is final."""
 
     handler: str
     error: BaseException
@@ -46,16 +46,16 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Without the error's own text, which may quote what the event holds."""
+        """Leaves out the text of foreign errors, which may quote the payload."""
         error = self.error
-        said = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""
-        return f"{self.handler}: {type(error).__name__}{said}"
+        detail = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""
+        return f"{self.handler}: {type(error).__name__}{detail}"
 
 
 def failure_of(handler: str, error: BaseException) -> Failure:
     match error:
         case DatabaseUnavailable() | BrokerUnavailable() | ConfigurationError():
-            # A table that is missing, say, is no fault of the event: it waits for a person.
+            # Not the fault of the event. A missing table, for example, must be created first.
             return Failure(handler, error, "wait")
         case DecodeError():
             return Failure(handler, error, "never")
@@ -64,8 +64,10 @@ def failure_of(handler: str, error: BaseException) -> Failure:
 
 
 class HandlerRunner:
-    """Calls the handlers of one event after the other, and keeps score: until the event is
-    forgotten, a handler that succeeded is not called with it again."""
+    """Calls the handlers of an event one after the other, and remembers which handlers are done.
+
+    A handler that succeeded is not called with the same event again until `settled` is called.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class HandlerRunner:
         self._abandoned: set[asyncio.Task[bool]] = set()
 
     def check(self, handlers: Iterable[EventHandler]) -> None:
-        """Refuse at once what would fail with every event."""
+        """Refuse handlers that would fail with every event."""
         if self._scope is not None or self._inbox is not None:
             return
         for handler in handlers:
@@ -98,9 +100,9 @@ class HandlerRunner:
         attempt: int = 1,
         last: bool = False,
     ) -> list[Failure]:
-        """Every handler runs, even if another one fails."""
+        """Call every handler that is not done, also after another handler failed."""
         done = self._done.setdefault(envelope.event_id, set())
-        if len(self._done) > _MOST_SCORES:
+        if len(self._done) > _MAX_REMEMBERED_EVENTS:
             del self._done[next(iter(self._done))]
         failures = []
         for handler in handlers:
@@ -113,7 +115,7 @@ class HandlerRunner:
         return failures
 
     def settled(self, event_id: UUID) -> None:
-        """The event is settled; its score is needed no more."""
+        """The event is settled: drop the record of its finished handlers."""
         self._done.pop(event_id, None)
 
     async def _call(
@@ -123,11 +125,11 @@ class HandlerRunner:
         failure = None
         outcome: HandlerOutcome = "ok"
         try:
-            if not await self._within_time(handler, envelope):
+            if not await self._call_with_timeout(handler, envelope):
                 outcome = "duplicate"
         except asyncio.CancelledError:
-            raise  # it is we who are cancelled: a handler's own never gets this far
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the others go on
+            raise  # the caller was cancelled; a CancelledError of the handler never gets this far
+        except BaseException as error:  # noqa: BLE001 - no error of a handler may stop the others
             failure = failure_of(handler.name, error)
             gives_up = failure.verdict == "never" or (last and failure.verdict == "count")
             outcome = "dead" if gives_up else "retry"
@@ -146,54 +148,55 @@ class HandlerRunner:
             )
         return failure
 
-    async def _within_time(self, handler: EventHandler, envelope: EventEnvelope) -> bool:
-        """In a task of its own, so that its cancellation is not ours, nor ours its."""
+    async def _call_with_timeout(self, handler: EventHandler, envelope: EventEnvelope) -> bool:
+        """Runs in its own task so that cancelling the handler does not cancel the caller, and the
+        reverse."""
         began = asyncio.Event()
         work = self._run(handler, envelope, began)
         task = asyncio.create_task(work, name=f"handler {handler.name}")
         try:
             finished, _ = await asyncio.wait({task}, timeout=self._timeout)
         except asyncio.CancelledError:
-            await self._end(task)
+            await self._cancel(task)
             raise
         if not finished:
-            await self._end(task)
+            await self._cancel(task)
             if not began.is_set():
                 raise DatabaseUnavailable(f"no scope or transaction within {self._timeout:g} s")
-            # Also if it ended well after all: it was late, and may have lost its lease or lock.
+            # A failure even if it succeeded late: it may have lost a lock or a lease meanwhile.
             raise HandlerMisbehaved(f"took longer than {self._timeout:g} s")
         if task.cancelled():
             raise HandlerMisbehaved("raised CancelledError")
         return task.result()
 
-    async def _end(self, task: asyncio.Task[bool]) -> None:
-        """Cancel it; one that swallows that is left behind."""
+    async def _cancel(self, task: asyncio.Task[bool]) -> None:
+        """Cancel the task; do not wait for a task that suppresses the cancellation."""
         task.cancel()
-        _, running = await asyncio.wait({task}, timeout=_TO_END)
-        for left in running:
-            self._abandoned.add(left)
-            left.add_done_callback(self._abandoned.discard)
+        _, running = await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT_S)
+        for abandoned in running:
+            self._abandoned.add(abandoned)
+            abandoned.add_done_callback(self._abandoned.discard)
         if task.done() and not task.cancelled():
-            task.exception()  # seen, so that nobody warns about it
+            task.exception()  # marks it as retrieved, else asyncio logs a warning
 
     async def _run(
         self, handler: EventHandler, envelope: EventEnvelope, began: asyncio.Event
     ) -> bool:
-        """Whether the handler was called, and not skipped as a duplicate."""
+        """Call the handler; returns False if it was skipped as a duplicate."""
         try:
             async with AsyncExitStack() as stack:
                 if self._scope is not None:
                     stack.enter_context(
-                        within(await stack.enter_async_context(self._scope(envelope)))
+                        use_scope(await stack.enter_async_context(self._scope(envelope)))
                     )
                 if self._inbox is not None:
                     once = self._inbox.once(envelope, handler.name)
                     if not await stack.enter_async_context(once):
                         return False
                 began.set()
-                skips = watch_for_skips()
+                skips = collect_skips()
                 await handler.handle(envelope)
                 return not skips
         except (SystemExit, KeyboardInterrupt) as error:
-            # Raised through a task, these would end the whole event loop.
+            # If a task raises these, asyncio stops the whole event loop.
             raise HandlerMisbehaved(f"raised {type(error).__name__}") from None

@@ -1,8 +1,9 @@
-"""`@handles`: functions and classes that react to events, found by event type."""
+"""`@handles`: registers functions and classes as handlers of event types."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_type_hints
 
 from outrider.consumer.scopes import current_scope
@@ -11,26 +12,28 @@ from outrider.events.context import handling
 from outrider.events.event import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from outrider.consumer.scopes import Scope
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventHandler
 
-_OWN: Final = {"EventEnvelope": "envelope", "EventMetadata": "metadata"}
-Target = TypeVar("Target", bound="Callable[..., Any]")
+_FROM_ENVELOPE: Final = {"EventEnvelope": "envelope", "EventMetadata": "metadata"}
+Function = Callable[..., Any]
+Target = TypeVar("Target", bound=Function)
 
 
 class TypedHandler:
-    """A handler that decodes the event first, and hands over what the parameters ask for.
+    """A handler that decodes the event, and injects its parameters by their annotations.
 
     The target is a function, or a class whose `handle` is called on a new instance each time.
-    A parameter annotated EventEnvelope or EventMetadata gets that, one named after the event's
-    class (or else the first) the event; all others come from the scope, by their type. A class
-    whose constructor wants something comes from the scope as a whole.
+    A parameter annotated EventEnvelope or EventMetadata gets that object. The parameter annotated
+    with the event's class gets the event; if there is none, the first other parameter gets it.
+    The scope supplies all other parameters by their type, and also creates the instance of a
+    class whose constructor has parameters.
     """
 
-    def __init__(self, target: Callable[..., Any], event_class: type[Event]) -> None:
+    def __init__(self, target: Function, event_class: type[Event]) -> None:
         self.name = f"{target.__module__}.{target.__qualname__}"
         self._target = target
         self._event_class = event_class
@@ -39,38 +42,41 @@ class TypedHandler:
         if method is None:
             raise ConfigurationError(f"{self.name}: a handler class needs a method named handle")
         self._method = method
-        self._asks_for = self._read_signature(method)
+        self._sources = self._read_signature(method)
         self._from_scope = self._is_class and bool(_required(target))
 
-    def _read_signature(self, method: Callable[..., Any]) -> dict[str, str]:
-        """What each parameter gets: envelope, metadata, event or scope."""
-        wanted = _required(method)[1 if self._is_class else 0 :]
-        gets = {
-            p.name: next((_OWN[n] for n in _type_names(p) & _OWN.keys()), "scope") for p in wanted
+    def _read_signature(self, method: Function) -> dict[str, str]:
+        """Where each parameter comes from: envelope, metadata, event or scope."""
+        parameters = _required(method)[1 if self._is_class else 0 :]
+        sources = {
+            p.name: next(
+                (_FROM_ENVELOPE[n] for n in _type_names(p) & _FROM_ENVELOPE.keys()), "scope"
+            )
+            for p in parameters
         }
-        open_to_event = [p for p in wanted if gets[p.name] == "scope"]
-        kinds = {kind.__name__ for kind in self._event_class.__mro__}
-        named = [p for p in open_to_event if kinds & _type_names(p)]
-        for parameter in (named or open_to_event)[:1]:
-            gets[parameter.name] = "event"
-        return gets
+        others = [p for p in parameters if sources[p.name] == "scope"]
+        class_names = {kind.__name__ for kind in self._event_class.__mro__}
+        annotated = [p for p in others if class_names & _type_names(p)]
+        for parameter in (annotated or others)[:1]:
+            sources[parameter.name] = "event"
+        return sources
 
     @property
     def needs(self) -> list[str]:
-        """The parameters that only a scope can fill."""
+        """The parameters that only a scope can supply."""
         own = [self.name] if self._from_scope else []
-        return own + [name for name, source in self._asks_for.items() if source == "scope"]
+        return own + [name for name, source in self._sources.items() if source == "scope"]
 
     async def handle(self, envelope: EventEnvelope, /) -> None:
-        given = {
+        from_envelope = {
             "envelope": envelope,
             "metadata": envelope.metadata,
             "event": envelope.payload_as(self._event_class),
         }
         call = (await self._instance()).handle if self._is_class else self._target
         values = [
-            given[source] if source in given else await self._resolve(name)
-            for name, source in self._asks_for.items()
+            from_envelope[source] if source in from_envelope else await self._resolve(name)
+            for name, source in self._sources.items()
         ]
         with handling(envelope):
             result = call(*values)
@@ -82,7 +88,7 @@ class TypedHandler:
             return self._target()
         return await self._scope(self._target.__name__).get(cast("type[Any]", self._target))
 
-    async def _resolve(self, name: str) -> Any:
+    async def _resolve(self, name: str) -> object:
         scope = self._scope(name)
         try:
             kind = get_type_hints(self._method, include_extras=True)[name]
@@ -110,7 +116,7 @@ class Handlers:
         self._by_type: dict[str, list[EventHandler]] = {}
 
     def handles(self, *event_classes: type[Event]) -> Callable[[Target], Target]:
-        """Register the function or class below for these events."""
+        """Decorator that registers a function or class as a handler of these events."""
         for event_class in event_classes:
             if not issubclass(event_class, Event):
                 raise ConfigurationError(f"@handles takes event classes, not {event_class!r}")
@@ -136,8 +142,8 @@ HANDLERS: Final = Handlers()
 handles = HANDLERS.handles
 
 
-def _required(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that must be given; those with a default keep it."""
+def _required(target: Function) -> list[inspect.Parameter]:
+    """The parameters without a default value."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
         p
@@ -147,7 +153,10 @@ def _required(target: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _type_names(parameter: inspect.Parameter) -> set[str]:
-    """Each part of a union; by name, since an import may exist only for type checkers."""
+    """The class names of an annotation, one for each part of a union.
+
+    Names, and not classes, since a class may be imported only for type checkers.
+    """
     annotation = parameter.annotation
     text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
     return {part.strip().rpartition(".")[2] for part in text.split("|")}

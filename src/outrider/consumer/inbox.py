@@ -1,4 +1,4 @@
-"""Handling once: a wrapper around a handler, over any memory of what was handled."""
+"""Idempotent handling: skips events that a handler has processed, and deletes old marks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class CheckThenMark:
-    """An inbox over a store that knows no transactions, for handlers without one.
+    """An inbox without transactions: checks before the handler runs, and marks after it.
 
-    Its holes: a crash between effect and mark, and two deliveries at the same moment, make the
-    handler take effect twice. A transactional inbox, `SqlInbox`, has neither.
+    The handler takes effect twice after a crash between effect and mark, and when two deliveries
+    of an event run at the same time. The transactional `SqlInbox` has neither problem.
     """
 
     def __init__(self, store: ProcessedEventStore) -> None:
@@ -40,7 +40,7 @@ class CheckThenMark:
 
 
 class IdempotentHandler:
-    """Skips what its handler has dealt with; what failed is not marked, and comes again."""
+    """Skips events that its handler has processed; a failed event is not marked, but retried."""
 
     def __init__(self, handler: EventHandler, inbox: Inbox | ProcessedEventStore) -> None:
         self.name = handler.name
@@ -59,9 +59,9 @@ class IdempotentHandler:
 
 
 class InboxCleanup(BackgroundService):
-    """Forgets marks of handled events once nothing can bring those events again.
+    """Deletes the marks of events that can no longer be delivered again.
 
-    A database that is away only delays it. Stopping interrupts it: what is left waits.
+    An outage of the database only delays this. `stop` does not wait for a deletion that runs.
     """
 
     _grace = timedelta(0)
@@ -74,8 +74,8 @@ class InboxCleanup(BackgroundService):
         longest_redelivery: timedelta = timedelta(days=14),
         every: timedelta = timedelta(hours=1),
     ) -> None:
-        """`longest_redelivery` is the time over which the outbox retries and keeps what a person
-        may send again, and that for which the broker keeps messages, together."""
+        """`longest_redelivery` is a sum of two times: how long the outbox retries events and keeps
+        them for a replay, and how long the broker keeps messages."""
         super().__init__()
         problems = []
         if retention <= longest_redelivery:
@@ -91,23 +91,23 @@ class InboxCleanup(BackgroundService):
 
     async def _run(self, opened: asyncio.Event) -> None:
         opened.set()
-        pause = OutageBackoff()
+        backoff = OutageBackoff()
         while True:
             try:
-                await self.clean()
-                pause.reset()
+                await self.delete_old_marks()
+                backoff.reset()
                 wait = self._every
             except DatabaseUnavailable:
-                wait = pause.next_delay()
+                wait = backoff.next_delay()
             await asyncio.sleep(wait.total_seconds())
 
-    async def clean(self) -> int:
-        """Once, now; how many marks were forgotten."""
+    async def delete_old_marks(self) -> int:
+        """Delete once, now; returns how many marks were deleted."""
         return await self._store.delete_before(datetime.now(UTC) - self._retention)
 
 
 class MemoryProcessedEvents:
-    """For tests and single processes; it forgets everything at the end of the process."""
+    """Marks in memory, for tests and single processes; they are lost when the process ends."""
 
     def __init__(self) -> None:
         self._marks: dict[tuple[UUID, str], datetime] = {}

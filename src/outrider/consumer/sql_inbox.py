@@ -1,4 +1,4 @@
-"""The inbox in the handler's own database: mark and effect commit together, or neither does."""
+"""The transactional inbox: the mark and the effect of a handler commit together, or neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outrider.consumer.handler_runner import HandlerMisbehaved
-from outrider.consumer.scopes import GivenScope, current_scope, within
+from outrider.consumer.scopes import ObjectScope, current_scope, use_scope
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.store.schema.tables import OutboxTables
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
     from outrider.events.envelope import EventEnvelope
 
-# What may go well if the whole unit of work is repeated later: serialization failures, deadlocks,
-# locks, connections, resources, a server that is going, coming, or a standby for now. A statement
-# that was cancelled (57014) is not among them: it may be too slow every time.
-_PASSING: Final = (
+# Transient errors, for which a later retry of the whole transaction may succeed: serialization
+# failures, deadlocks, locks, connections, resources, a server that stops, starts or is a standby. A
+# cancelled statement (57014) is not among them: it may be too slow every time.
+_TRANSIENT_CODES: Final = (
     *("08", "25006", "40001", "40P01", "53", "55P03", "57P", "58"),
     *("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN"),
 )
-# Unknown tables and columns, missing privileges.
-_NEEDS_A_PERSON: Final = ("42", "SQLITE_ERROR", "SQLITE_READONLY")
-_STEP: Final = 10_000
+# Unknown tables and columns, missing privileges: a person must fix these.
+_SCHEMA_CODES: Final = ("42", "SQLITE_ERROR", "SQLITE_READONLY")
+_DELETE_STEP_ROWS: Final = 10_000
 
 
 class SqlInbox:
-    """Inserts (event, handler) first, in the transaction of the handler's session.
+    """Inserts a mark (event, handler) in the transaction of the handler's session, before it runs.
 
-    A second delivery at the same moment waits for the first, and is skipped if that commits; a
-    crash undoes mark and effect alike. The session comes from `sessions`, and handlers get it by
-    asking for an AsyncSession; without `sessions`, it is the one that the handler's scope has.
-    A handler may commit as its last act: what it wrote and the mark go together. If it rolls
-    back or closes the session, the mark is gone with its writes, and it counts as failed.
+    A second delivery at the same time waits for the first, and is skipped if the first commits. A
+    crash undoes both mark and effect. The session comes from `sessions`, and a handler gets it as
+    a parameter of type AsyncSession; without `sessions`, it comes from the handler's scope. A
+    handler may commit as its last step, which commits its writes and the mark together. A handler
+    that rolls back or closes the session loses both, and counts as failed.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class SqlInbox:
 
     @asynccontextmanager
     async def once(self, envelope: EventEnvelope, handler_name: str, /) -> AsyncIterator[bool]:
-        with _handlers_work():
+        with _translate_handler_errors():
             async with self._session() as session:
                 first = await self._mark(session, envelope.event_id, handler_name)
-                with _watched(session):
+                with _guard_mark(session):
                     yield first
                 if first:
                     await session.commit()
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
-        """Whatever is not committed at its end is undone."""
+        """Opens the session; rolls back whatever is not committed at the end."""
         scope = current_scope()
         if self._sessions is not None:
             async with self._sessions() as session:
-                with within(GivenScope({AsyncSession: session}, scope)):
+                with use_scope(ObjectScope({AsyncSession: session}, scope)):
                     yield session
         elif scope is not None:
             session = await scope.get(AsyncSession)
@@ -93,22 +93,22 @@ class SqlInbox:
             )
 
     async def _mark(self, session: AsyncSession, event_id: UUID, handler_name: str) -> bool:
-        """Whether nobody had done so before."""
-        with _own_work():
+        """Mark the event as processed; returns False if it was marked before."""
+        with _translate_own_errors():
             connection = await session.connection(bind_arguments={"clause": self._table})
             await connection.run_sync(_refuse_autocommit)
             return await self._marks.add(connection, event_id, handler_name)
 
 
 @contextmanager
-def _watched(session: AsyncSession) -> Iterator[None]:
-    """Notices that a handler has undone the transaction which holds its mark."""
+def _guard_mark(session: AsyncSession) -> Iterator[None]:
+    """Raise if the handler rolled back the transaction that holds its mark."""
     sync, committed = session.sync_session, False
     transaction = sync.get_transaction()
 
     def on_commit(ended: Session) -> None:
         nonlocal committed
-        # The end of a savepoint is reported as a commit, too.
+        # SQLAlchemy calls this hook for released savepoints too.
         committed |= not ended.in_nested_transaction()
 
     event.listen(sync, "after_commit", on_commit)
@@ -124,7 +124,7 @@ def _watched(session: AsyncSession) -> Iterator[None]:
 
 
 class SqlProcessedEvents:
-    """The same table as a plain store, each call in a transaction of its own."""
+    """The table of the SQL inbox as a ProcessedEventStore; each call has its own transaction."""
 
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
         self._engine = engine
@@ -134,24 +134,26 @@ class SqlProcessedEvents:
     async def contains(self, event_id: UUID, handler_name: str, /) -> bool:
         c = self._table.c
         mark = exists().where(c.event_id == event_id, c.handler_name == handler_name)
-        with _own_work():
+        with _translate_own_errors():
             async with self._engine.connect() as connection:
                 return bool(await connection.scalar(select(mark)))
 
     async def mark(self, event_id: UUID, handler_name: str, /) -> None:
-        with _own_work():
+        with _translate_own_errors():
             async with self._engine.begin() as connection:
                 await self._marks.add(connection, event_id, handler_name)
 
     async def delete_before(self, moment: datetime, /) -> int:
-        """In small steps, so that no lock is held for long."""
+        """Delete in small steps, so that no lock is held for long."""
         age, deleted = self._table.c.processed_at, 0
-        end_of_step = select(age).where(age < moment).order_by(age).offset(_STEP - 1).limit(1)
+        end_of_step = (
+            select(age).where(age < moment).order_by(age).offset(_DELETE_STEP_ROWS - 1).limit(1)
+        )
         while True:
-            with _own_work():
+            with _translate_own_errors():
                 async with self._engine.begin() as connection:
                     end = await connection.scalar(end_of_step)
-                    # By age and not by key, for which the whole table would be read each time.
+                    # By age, which has an index; by key, each step would scan the whole table.
                     old = age < moment if end is None else age <= end
                     deleted += (await connection.execute(delete(self._table).where(old))).rowcount
             if end is None:
@@ -159,23 +161,23 @@ class SqlProcessedEvents:
 
 
 class _Marks:
-    """How an event is marked; built once, since that takes longer than running it."""
+    """The statement that inserts a mark; built once, since building takes longer than running."""
 
     def __init__(self, table: Table) -> None:
-        # What is returned tells a new mark from an old one: not every driver counts inserted rows.
+        # RETURNING tells a new mark from an old one, since not every driver counts inserted rows.
         self._inserts = {
             name: kind.insert(table).on_conflict_do_nothing().returning(table.c.event_id)
             for name, kind in (("postgresql", postgresql), ("sqlite", sqlite))
         }
 
     async def add(self, connection: AsyncConnection, event_id: UUID, handler_name: str) -> bool:
-        """Whether it was not there before."""
+        """Insert a mark; returns False if it existed before."""
         row = {"event_id": event_id, "handler_name": handler_name}
         return await connection.scalar(self._inserts[connection.dialect.name], row) is not None
 
 
 def _refuse_autocommit(connection: Connection) -> None:
-    """There, a mark would stay when its handler fails."""
+    """In AUTOCOMMIT mode, a mark would stay although its handler failed."""
     driver = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         began = getattr(connection.connection.driver_connection, "in_transaction", False)
@@ -187,35 +189,35 @@ def _refuse_autocommit(connection: Connection) -> None:
 
 
 @contextmanager
-def _own_work() -> Iterator[None]:
-    """Around what the inbox itself does: no fault in there is the event's."""
+def _translate_own_errors() -> Iterator[None]:
+    """Around the inbox's own statements, whose errors are never the fault of the event."""
     try:
         yield
     except Exception as error:
         code = _code(error)
         if code is None and not isinstance(error, DBAPIError | OSError | PoolTimeout):
             raise
-        if code is not None and code.startswith(_NEEDS_A_PERSON):
+        if code is not None and code.startswith(_SCHEMA_CODES):
             refusal = f"the database refuses ({_name(error)}); run `outrider schema check`"
             raise ConfigurationError(refusal) from None
         raise DatabaseUnavailable(_name(error)) from None
 
 
 @contextmanager
-def _handlers_work() -> Iterator[None]:
-    """Around what the handler does with the session: its own faults stay what they are."""
+def _translate_handler_errors() -> Iterator[None]:
+    """Around the handler: translates transient errors only; all others are the handler's own."""
     try:
         yield
     except DBAPIError as error:
         code = _code(error)
         lost = error.connection_invalidated or isinstance(error, OperationalError)
-        if code.startswith(_PASSING) if code else lost:
+        if code.startswith(_TRANSIENT_CODES) if code else lost:
             raise DatabaseUnavailable(_name(error)) from None
         raise
 
 
 def _code(error: BaseException | None) -> str | None:
-    """SQLSTATE or SQLite's name for it, from whichever layer has it."""
+    """The SQLSTATE, or SQLite's error name, from the first layer that has it."""
     while error is not None:
         for name in ("sqlstate", "sqlite_errorname"):
             if code := getattr(error, name, None):
@@ -226,5 +228,5 @@ def _code(error: BaseException | None) -> str | None:
 
 def _name(error: Exception) -> str:
     """Class and code only: the server's own text may quote a row."""
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return " ".join(filter(None, (type(said).__name__, _code(error))))
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(filter(None, (type(original).__name__, _code(error))))

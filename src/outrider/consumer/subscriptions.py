@@ -1,4 +1,4 @@
-"""Patterns of event types, and who subscribed to what."""
+"""Subscriptions: which handlers are called for which event types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from outrider.ports import EventHandler
 
-_MOST_TYPES = 10_000
+_MAX_CACHED_TYPES = 10_000
 
 
 class Subscriptions:
@@ -19,13 +19,13 @@ class Subscriptions:
 
     def __init__(self, handlers: Iterable[tuple[str, EventHandler]] = ()) -> None:
         self._all: list[tuple[str, EventHandler]] = []
-        self._found: dict[str, tuple[EventHandler, ...]] = {}
+        self._cache: dict[str, tuple[EventHandler, ...]] = {}
         for pattern, handler in handlers:
             self.subscribe(pattern, handler)
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
         self._all.append((check_pattern(event_type), handler))
-        self._found = {}
+        self._cache = {}
 
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
         for event_type in event_types:
@@ -33,13 +33,13 @@ class Subscriptions:
 
     def of(self, event_type: str) -> tuple[EventHandler, ...]:
         """Each handler once, also if several of its patterns match."""
-        found = self._found.get(event_type)
-        if found is None:
-            if len(self._found) >= _MOST_TYPES:
-                self._found = {}
+        handlers = self._cache.get(event_type)
+        if handlers is None:
+            if len(self._cache) >= _MAX_CACHED_TYPES:
+                self._cache = {}
             matching = (handler for pattern, handler in self._all if matches(pattern, event_type))
-            found = self._found[event_type] = tuple(dict.fromkeys(matching))
-        return found
+            handlers = self._cache[event_type] = tuple(dict.fromkeys(matching))
+        return handlers
 
     def __iter__(self) -> Iterator[tuple[str, EventHandler]]:
         return iter(self._all)

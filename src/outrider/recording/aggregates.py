@@ -1,4 +1,4 @@
-"""Aggregates that raise their events themselves, and the hook that collects them."""
+"""Aggregates that raise events, and the session hook that collects and records those events."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ COLLECTOR: Final = "outrider.collector"
 
 
 class RaisesEvents:
-    """A mixin for mapped classes. Sessions made with `info=outbox.collecting` record what their
-    aggregates raised, in the transaction or savepoint in which it happened."""
+    """A mixin for mapped classes.
+
+    Sessions made with `info=outbox.collecting` record the events that their aggregates raise, in
+    the transaction or savepoint in which they were raised.
+    """
 
     def raise_event(self, event: Event) -> None:
         self.__dict__.setdefault("_raised_events", []).append(event)
         if inspect(self, raiseerr=False) is not None:
-            # A session lets go of what seems unchanged, and of the events with it.
+            # A session keeps only weak references to unchanged objects: the events could be lost.
             flag_dirty(self)
 
     def collect_events(self) -> list[Event]:
-        """What was raised since the last call, in order."""
+        """The events raised since the last call, in order."""
         raised: list[Event] = self.__dict__.pop("_raised_events", [])
         return raised
 
@@ -44,7 +47,8 @@ def _raised_in(session: Session) -> list[Event]:
     return list(chain.from_iterable(raised))
 
 
-# A deleted aggregate is out of reach after the flush; what a mapper's hook raises comes with it.
+# Before the flush, since deleted aggregates leave the session with it. After the flush, since
+# mapper hooks may raise events during it.
 event.listen(Session, "before_flush", _collect)
 event.listen(Session, "after_flush", _collect)
 event.listen(Session, "before_commit", _collect)
@@ -58,7 +62,7 @@ def _collect_before_savepoint(session: Session, scope: SessionTransaction) -> No
 
 @event.listens_for(Session, "after_soft_rollback")
 def _discard(session: Session, _scope: SessionTransaction) -> None:
-    """What was raised since the last savepoint is undone with it."""
+    """Discard the events raised since the last savepoint, which was rolled back."""
     if COLLECTOR in session.info:
         _raised_in(session)
 
@@ -66,6 +70,6 @@ def _discard(session: Session, _scope: SessionTransaction) -> None:
 @event.listens_for(Session, "persistent_to_transient")
 @event.listens_for(Session, "pending_to_transient")
 def _discard_of(session: Session, aggregate: object) -> None:
-    """An aggregate whose insertion was undone may be added again, without its old events."""
+    """Discard the events of an aggregate whose INSERT was rolled back; it may be added again."""
     if COLLECTOR in session.info and isinstance(aggregate, RaisesEvents):
         aggregate.collect_events()

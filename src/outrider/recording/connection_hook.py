@@ -1,8 +1,8 @@
-"""Events held by a bare Connection until just before its commit."""
+"""The hook on a bare Connection: writes uncommitted rows just before its commit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, event
@@ -13,24 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import Pool
+    from sqlalchemy.pool import ConnectionPoolEntry
 
     from outrider.recording.rows import Row
 
 _WRITTEN: Final = "outrider.written"
-_held: Final[WeakKeyDictionary[Connection, dict[Writer, UncommittedRows]]] = WeakKeyDictionary()
+_Uncommitted = dict[Writer, UncommittedRows]
+_uncommitted: Final[WeakKeyDictionary[Connection, _Uncommitted]] = WeakKeyDictionary()
 _pools: Final[WeakSet[Pool]] = WeakSet()
 
 
-def hold(connection: Connection, writer: Writer, rows: Iterable[Row]) -> int:
-    if connection not in _held:
-        _held[connection] = {}
+def add_rows(connection: Connection, writer: Writer, rows: Iterable[Row]) -> int:
+    """Keep rows until just before the commit; returns how many events are new."""
+    if connection not in _uncommitted:
+        _uncommitted[connection] = {}
         _listen(connection)
-    held = _held[connection].setdefault(writer, UncommittedRows())
-    return held.add(rows, _open_savepoints(connection))
+    uncommitted = _uncommitted[connection].setdefault(writer, UncommittedRows())
+    return uncommitted.add(rows, _open_savepoints(connection))
 
 
 def _open_savepoints(connection: Connection) -> list[str]:
-    # The events speak of savepoints by a name that only these attributes tell.
+    # SQLAlchemy's hooks pass the name of a savepoint, and only these attributes hold that name.
     savepoints, nested = [], connection.get_nested_transaction()
     while nested is not None:
         savepoints.append(nested._savepoint)
@@ -39,38 +42,38 @@ def _open_savepoints(connection: Connection) -> list[str]:
 
 
 def _listen(connection: Connection) -> None:
-    event.listen(connection, "commit", _write_last)
-    event.listen(connection, "prepare_twophase", lambda conn, _xid: _write_last(conn))
+    event.listen(connection, "commit", _write_rows)
+    event.listen(connection, "prepare_twophase", lambda conn, _xid: _write_rows(conn))
     event.listen(connection, "rollback", _clear)
     event.listen(connection, "rollback_savepoint", _roll_back_to)
     if connection.engine.pool not in _pools:
         _pools.add(connection.engine.pool)
-        event.listen(connection.engine.pool, "checkin", _wake)
+        event.listen(connection.engine.pool, "checkin", _report_commits)
 
 
 def _clear(connection: Connection) -> None:
-    for rows in _held[connection].values():
+    for rows in _uncommitted[connection].values():
         rows.clear()
 
 
 def _roll_back_to(connection: Connection, savepoint: str, _: object) -> None:
-    for rows in _held[connection].values():
+    for rows in _uncommitted[connection].values():
         rows.roll_back_to(savepoint)
 
 
-def _write_last(connection: Connection) -> None:
-    for writer, rows in _held[connection].items():
+def _write_rows(connection: Connection) -> None:
+    for writer, rows in _uncommitted[connection].items():
         if rows:
             try:
                 writer.write(connection, taken := rows.take())
             except BaseException:
-                # SQLAlchemy thinks the transaction is over now; the database must think so too.
+                # SQLAlchemy regards the transaction as ended, so end it in the database too.
                 connection.connection.rollback()
                 raise
             connection.info.setdefault(_WRITTEN, []).append((writer, connection, taken))
 
 
-def _wake(_dbapi_connection: Any, record: Any) -> None:
-    """A connection has no event after its commit; it is given back to the pool soon enough."""
+def _report_commits(_dbapi_connection: object, record: ConnectionPoolEntry) -> None:
+    """Runs when the connection returns to the pool: SQLAlchemy has no hook after a commit."""
     for writer, connection, rows in record.info.pop(_WRITTEN, ()):
         writer.committed(connection, rows)

@@ -1,9 +1,9 @@
-"""Recording: events go into the caller's transaction, or are refused before anything happens."""
+"""The outbox: records events in the caller's transaction."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from sqlalchemy import Connection
@@ -21,12 +21,12 @@ from outrider.recording.routing import Routes
 from outrider.recording.rows import Row, insert, row_of
 from outrider.signals import EventsRecorded
 from outrider.store.schema.tables import OutboxTables
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, Table
 
     from outrider.events.bus import EventBus
     from outrider.events.event import Event
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(int):
-    """How many events were recorded. Async code may await it."""
+    """The number of recorded events. An `await` in front of it is allowed and does nothing."""
 
     __slots__ = ()
 
@@ -53,10 +53,10 @@ class Recorded(int):
 
 
 class Outbox:
-    """Writes events with the caller's own changes: both are committed, or neither is.
+    """Writes events in the caller's transaction: changes and events commit together, or neither.
 
-    Rows are inserted by one statement just before the commit, after every other write, and
-    relays are woken up after it. Routes say which sinks an event goes to, one row for each.
+    One statement inserts all rows just before the commit, after every other write. After the
+    commit, relays are woken up. Routes decide which sinks get an event; each sink gets a row.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Outbox:
             rows += [row_of(envelope, sink) for sink in self.routes.of(envelope.event_type)]
         self._check_transaction(sync)
         if isinstance(sync, Session):
-            return Recorded(session_hook.hold(sync, self, rows))
-        return Recorded(connection_hook.hold(sync, self, rows))
+            return Recorded(session_hook.add_rows(sync, self, rows))
+        return Recorded(connection_hook.add_rows(sync, self, rows))
 
-    def flush(self, target: Target, bus: EventBus, /, **context: Any) -> Recorded:
-        """Record all that a bus has collected; envelope fields and context join each payload."""
+    def flush(self, target: Target, bus: EventBus, /, **context: object) -> Recorded:
+        """Record all events of a bus. Adds envelope fields and `context` to each payload."""
         envelopes = [
             with_context(self._envelope(event), context, self.limits) for event in bus.collect()
         ]
@@ -105,16 +105,16 @@ class Outbox:
                 "record after the first change and before the commit"
             )
         if isinstance(target, Session):
-            _refuse_autocommit(target.get_bind(**self.bind_arguments()))
+            _refuse_autocommit(target.get_bind(clause=self.tables.outbox))
         else:
             _refuse_autocommit(target)
 
     @property
-    def collecting(self) -> dict[str, Any]:
-        """For `sessionmaker(info=…)`: its sessions also record what aggregates raised."""
+    def collecting(self) -> dict[str, Outbox]:
+        """For `sessionmaker(info=…)`: its sessions also record the events of their aggregates."""
         return {COLLECTOR: self}
 
-    def bind_arguments(self) -> dict[str, Any]:
+    def bind_arguments(self) -> dict[str, Table]:
         return {"clause": self.tables.outbox}
 
     def write(self, connection: Connection, rows: list[Row]) -> None:
@@ -124,30 +124,35 @@ class Outbox:
     def committed(self, connection: Connection, rows: list[Row]) -> None:
         if self.wake_up:
             lanes = {row.lane for row in rows}
-            waker_of(connection.engine, self.tables.names.channel).notify(encode_lanes(lanes))
+            notifier = notifier_for(connection.engine, self.tables.names.channel)
+            notifier.notify(encode_lanes(lanes))
         if self._on_signal is not None:
             types = {row.id: row.event_type for row in rows}
             self._on_signal(EventsRecorded(events=Counter(types.values())))
 
 
 class OutboxEventDispatcher:
-    """The dispatcher that use cases know: `dispatch` before the commit, and nothing else."""
+    """Binds an outbox to one session, for use cases that only call `dispatch`."""
 
     def __init__(self, session: Target, outbox: Outbox | None = None) -> None:
         self._session = session
         self._outbox = outbox or DEFAULT_OUTBOX
 
     def dispatch(self, events: Iterable[Event]) -> Recorded:
-        """Record the events in the session's transaction; it neither flushes nor commits."""
+        """Record the events in the session's transaction. Neither flushes nor commits it."""
         return self._outbox.record(self._session, *events)
 
 
 DEFAULT_OUTBOX: Final = Outbox()
 
 
-def with_context(envelope: EventEnvelope, context: dict[str, Any], limits: Limits) -> EventEnvelope:
-    """The envelope with its own fields and the context in the payload, for consumers that look
-    nowhere else. Nothing of the event's own is overwritten."""
+def with_context(
+    envelope: EventEnvelope, context: Mapping[str, object], limits: Limits
+) -> EventEnvelope:
+    """Copy envelope fields and context into the payload, for consumers that read only the payload.
+
+    Raises InvalidEvent if the event has a field of the same name with another value.
+    """
     own = msgspec.json.decode(envelope.data, type=dict[str, msgspec.Raw])
     added = {
         "event_type": envelope.event_type,

@@ -1,4 +1,4 @@
-"""The outbox by hand: store, fetch, mark, delete, for those who drive it themselves."""
+"""OutboxRepository: store, fetch, mark and delete events without a relay."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class OutboxRepository:
-    """A relay does all of this better; the repository is for tools, tests and own loops.
+    """For tools, tests and self-written publishing loops. Prefer a relay for everything else.
 
-    It stores events for all sinks that the outbox's routes name, and looks after one of them.
-    It keeps no lanes: two of them that fetch at once get the same events.
+    `store` writes rows for all sinks that the outbox's routes name; the other methods read and
+    change the rows of one sink. There are no leases: two callers that fetch at the same time get
+    the same events.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class OutboxRepository:
         envelopes: Sequence[EventEnvelope],
         transaction: AsyncSession | AsyncConnection | None = None,
     ) -> None:
-        """Store in the given transaction, which commits it, or in one of its own."""
+        """Store in the given transaction, which the caller commits, or in a new one."""
         if transaction is not None:
             self._outbox.record(transaction, *envelopes)
             return
@@ -49,7 +50,7 @@ class OutboxRepository:
             self._outbox.record(connection, *envelopes)
 
     async def fetch_unpublished(self, limit: int) -> list[EventEnvelope]:
-        """The oldest pending events, in the order in which each aggregate changed."""
+        """The oldest pending events; the events of one aggregate are in order."""
         c = self._table.c
         query = (
             select(
@@ -70,7 +71,7 @@ class OutboxRepository:
             return [_envelope(row) for row in (await connection.execute(query)).all()]
 
     async def mark_published(self, event_id: UUID) -> bool:
-        """Whether the event was pending until now."""
+        """Mark an event as published; returns whether it was pending."""
         c = self._table.c
         change = (
             update(self._table)
@@ -81,7 +82,7 @@ class OutboxRepository:
             return (await connection.execute(change)).rowcount == 1
 
     async def delete_published_before(self, moment: datetime) -> int:
-        """Forget published events; pending and failed ones stay, whatever their age."""
+        """Delete published events only; pending and failed events stay, whatever their age."""
         c = self._table.c
         old = delete(self._table).where(
             self._of_sink, c.status == PUBLISHED, c.published_at < moment

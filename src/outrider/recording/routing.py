@@ -1,4 +1,4 @@
-"""Which sinks an event goes to, decided when it is recorded."""
+"""Routing: which sinks an event goes to, decided when the event is recorded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from outrider.ports import DEFAULT_SINK
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_TYPES: Final = 10_000
+_MAX_CACHED_TYPES: Final = 10_000
 
 
 class Routes:
-    """Rules from patterns of event types to sinks; an event goes to the sinks of every rule that
-    matches, to each once. A rule without sinks says that such events are not to be sent."""
+    """Rules that map patterns of event types to sinks.
+
+    An event goes once to each sink of every rule that matches. A rule with no sinks means that
+    matching events are not published.
+    """
 
     def __init__(self, rules: Mapping[str, str | Sequence[str]] | None = None) -> None:
         given = {"*": DEFAULT_SINK} if rules is None else rules
@@ -27,21 +30,24 @@ class Routes:
         for sink in self.sinks:
             if not 0 < len(sink) <= 63 or not sink.isprintable():
                 raise ConfigurationError(f"{sink!r} is no name for a sink")
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._cache: dict[str, tuple[str, ...]] = {}
 
     @property
     def sinks(self) -> list[str]:
-        """All that rules name; each needs a relay."""
+        """All sinks that rules name; each needs a relay."""
         return list(dict.fromkeys(sink for sinks in self._rules.values() for sink in sinks))
 
     def of(self, event_type: str) -> tuple[str, ...]:
-        """Raises ConfigurationError if no rule speaks of this type: it would be lost quietly."""
-        found = self._found.get(event_type)
-        if found is None:
-            if len(self._found) >= _MOST_TYPES:
-                self._found.clear()
-            found = self._found[event_type] = self._find(event_type)
-        return found
+        """The sinks of this event type.
+
+        Raises ConfigurationError if no rule matches: the event would be lost without notice.
+        """
+        sinks = self._cache.get(event_type)
+        if sinks is None:
+            if len(self._cache) >= _MAX_CACHED_TYPES:
+                self._cache.clear()
+            sinks = self._cache[event_type] = self._find(event_type)
+        return sinks
 
     def _find(self, event_type: str) -> tuple[str, ...]:
         matching = [sinks for pattern, sinks in self._rules.items() if matches(pattern, event_type)]

@@ -1,11 +1,11 @@
-"""Envelopes as rows: the lane they belong to, and the one statement that inserts them all."""
+"""Outbox rows: makes a row from an envelope, and inserts all rows with one statement."""
 
 from __future__ import annotations
 
 from datetime import UTC
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from outrider.events.envelope import EventEnvelope
     from outrider.store.schema.names import OutboxNames
 
-# Drivers encode plain values much faster than arrays; but every count is a statement to prepare.
-_FEW: Final = 16
+# Drivers encode plain values much faster than arrays, but each number of rows is another prepared
+# statement. So only a few rows are inserted with VALUES, and more rows with arrays.
+_MAX_ROWS_AS_VALUES: Final = 16
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Row(NamedTuple):
-    """What the producer writes; the database fills in the rest."""
+    """The columns that the producer writes; the database fills in the others."""
 
     id: UUID
     sink: str
@@ -44,7 +45,7 @@ class Row(NamedTuple):
     occurred_at: datetime
 
 
-# The type of each column in PostgreSQL, and how a text array is turned into it.
+# The PostgreSQL type of each column.
 _TYPES: Final = {
     "id": "uuid",
     "sink": "text",
@@ -78,12 +79,12 @@ def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
 
 
 def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
-    """Write all rows with one statement, which needs no other privilege than INSERT."""
+    """Insert all rows with one statement. It needs only the INSERT privilege."""
     dialect = connection.dialect
     if dialect.name == "sqlite":
         statement = _insert_values(dialect, names)
         connection.exec_driver_sql(statement, [_for_sqlite(row) for row in rows])
-    elif len(rows) <= _FEW:
+    elif len(rows) <= _MAX_ROWS_AS_VALUES:
         statement = _insert_values(dialect, names, len(rows))
         connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
     else:
@@ -91,7 +92,7 @@ def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> N
         connection.exec_driver_sql(_insert_arrays(dialect, names), arrays)
 
 
-def _for_sqlite(row: Row) -> tuple[Any, ...]:
+def _for_sqlite(row: Row) -> tuple[object, ...]:
     moment = row.occurred_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     return (row.id.hex, *row[1:-1], moment)
 
@@ -108,7 +109,7 @@ def _insert_values(dialect: Dialect, names: OutboxNames, count: int = 1) -> str:
 
 @lru_cache(maxsize=64)
 def _insert_arrays(dialect: Dialect, names: OutboxNames) -> str:
-    # JSON travels as text: drivers differ in what they make of an array of jsonb.
+    # JSON is sent as text, since drivers encode arrays of jsonb in different ways.
     arrays = ", ".join(
         f"{_placeholder(dialect, n)}::{'text' if kind == 'jsonb' else kind}[]"
         for n, kind in enumerate(_TYPES.values(), 1)

@@ -1,7 +1,8 @@
-"""Events held by a Session until just before its commit.
+"""The hook on a Session: writes uncommitted rows just before its commit.
 
-The number that orders an aggregate's events is drawn by the INSERT, so the INSERT comes last: a
-transaction that numbered its events first could touch the aggregate after another one committed.
+The INSERT assigns the positions that order the events of an aggregate, so it comes after every
+other write: by then the transaction holds the locks of all aggregates it changed. Otherwise it
+could change an aggregate after another transaction committed a later position.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
 
     from outrider.recording.rows import Row
 
-_HELD: Final = "outrider.held"
+_UNCOMMITTED: Final = "outrider.uncommitted"
 _COMMITTING: Final = "outrider.committing"
 _WRITTEN: Final = "outrider.written"
 _RELEASED: Final = "outrider.released"
 
 
-def hold(session: Session, writer: Writer, rows: Iterable[Row]) -> int:
+def add_rows(session: Session, writer: Writer, rows: Iterable[Row]) -> int:
+    """Keep rows until just before the commit; returns how many events are new."""
     if _COMMITTING in session.info:
-        # Recorded by somebody's hook during the last flush; the connection commits after that.
+        # Another hook recorded this during the last flush, after this session wrote its rows. The
+        # connection commits later, so its hook still writes them.
         connection = session.connection(bind_arguments=writer.bind_arguments())
-        return connection_hook.hold(connection, writer, rows)
-    held: dict[Writer, UncommittedRows] = session.info.setdefault(_HELD, {})
-    return held.setdefault(writer, UncommittedRows()).add(rows, _open_savepoints(session))
+        return connection_hook.add_rows(connection, writer, rows)
+    uncommitted: dict[Writer, UncommittedRows] = session.info.setdefault(_UNCOMMITTED, {})
+    return uncommitted.setdefault(writer, UncommittedRows()).add(rows, _open_savepoints(session))
 
 
 def _open_savepoints(session: Session) -> list[SessionTransaction]:
@@ -46,15 +49,15 @@ def _open_savepoints(session: Session) -> list[SessionTransaction]:
 
 
 @event.listens_for(Session, "before_commit")
-def _write_last(session: Session) -> None:
+def _write_rows(session: Session) -> None:
     if session.in_nested_transaction():
         return
-    held: dict[Writer, UncommittedRows] = session.info.get(_HELD, {})
-    if held:
+    uncommitted: dict[Writer, UncommittedRows] = session.info.get(_UNCOMMITTED, {})
+    if uncommitted:
         session.flush()
     session.info[_COMMITTING] = True
     written: list[tuple[Writer, Connection, list[Row]]] = []
-    for writer, rows in held.items():
+    for writer, rows in uncommitted.items():
         if rows:
             connection = session.connection(bind_arguments=writer.bind_arguments())
             writer.write(connection, taken := rows.take())
@@ -73,10 +76,10 @@ def _committed(session: Session) -> None:
 
 @event.listens_for(Session, "after_transaction_end")
 def _ended(session: Session, scope: SessionTransaction) -> None:
-    """What was not released or committed is undone, however it ended, and so are its events."""
+    """Discard the rows of a savepoint that was not released, and of a transaction that ended."""
     if scope.nested and session.info.pop(_RELEASED, None) is not scope:
-        for rows in session.info.get(_HELD, {}).values():
+        for rows in session.info.get(_UNCOMMITTED, {}).values():
             rows.roll_back_to(scope)
     if scope.parent is None:
-        for key in (_HELD, _COMMITTING, _WRITTEN):
+        for key in (_UNCOMMITTED, _COMMITTING, _WRITTEN):
             session.info.pop(key, None)

@@ -1,8 +1,8 @@
-"""Rows held back until the commit, and forgotten with the savepoint they belong to."""
+"""Uncommitted rows: kept until the commit, discarded when their savepoint is rolled back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from outrider.errors import InvalidEvent
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from outrider.recording.rows import Row
 
 
 class Writer(Protocol):
-    """What holding rows back needs of an outbox."""
+    """The part of an Outbox that the session and connection hooks call."""
 
-    def bind_arguments(self) -> dict[str, Any]: ...
+    def bind_arguments(self) -> dict[str, Table]: ...
     def write(self, connection: Connection, rows: list[Row]) -> None: ...
     def committed(self, connection: Connection, rows: list[Row]) -> None: ...
 
 
 class UncommittedRows:
-    """The rows of one transaction in the order they were recorded, each with its savepoints."""
+    """The rows of one transaction, in the order of recording, each with its open savepoints."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[UUID, str], tuple[Row, Sequence[object]]] = {}
@@ -33,14 +33,14 @@ class UncommittedRows:
         return len(self._rows)
 
     def add(self, rows: Iterable[Row], savepoints: Sequence[object]) -> int:
-        """Hold these rows; the same event again is held once. How many events are new?"""
+        """Add rows, and ignore rows that were added before; returns how many events are new."""
         new: dict[tuple[UUID, str], tuple[Row, Sequence[object]]] = {}
         for row in rows:
             key = (row.id, row.sink)
-            known = self._rows.get(key) or new.get(key)
-            if known is None:
+            added = self._rows.get(key) or new.get(key)
+            if added is None:
                 new[key] = row, savepoints
-            elif known[0] != row:
+            elif added[0] != row:
                 raise InvalidEvent(
                     f"{row.event_type}: event {row.id} was recorded before in this transaction, "
                     "with other contents; give the second one an id of its own"
@@ -57,5 +57,9 @@ class UncommittedRows:
         self._rows.clear()
 
     def roll_back_to(self, savepoint: object) -> None:
-        """Forget what was recorded inside, at whatever depth."""
-        self._rows = {key: held for key, held in self._rows.items() if savepoint not in held[1]}
+        """Discard the rows recorded inside this savepoint or inside a savepoint within it."""
+        self._rows = {
+            key: (row, savepoints)
+            for key, (row, savepoints) in self._rows.items()
+            if savepoint not in savepoints
+        }

@@ -1,14 +1,18 @@
-"""Engines that suit an outbox: a driver if the URL names none, and a SQLite to rely on."""
+"""Database engines: adds an asyncio driver to the URL, makes SQLite transactions durable."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.engine.interfaces import DBAPIConnection
 
 _DRIVERS: Final = {
     "postgresql": "postgresql+asyncpg",
@@ -19,10 +23,10 @@ _SUPPORTED: Final = {"postgresql+asyncpg", "postgresql+psycopg", "sqlite+aiosqli
 
 
 def open_engine(url: str | URL, **options: Any) -> AsyncEngine:
-    """An AsyncEngine for postgresql:// or sqlite:///; `options` are those of SQLAlchemy.
+    """Create an AsyncEngine for postgresql:// or sqlite:///; `options` go to SQLAlchemy.
 
-    On SQLite every transaction has the write lock from its beginning, waits for others, may
-    have savepoints, and survives a power cut. Parameters stay out of error messages.
+    On SQLite, a transaction takes the write lock when it begins, waits for other writers, supports
+    savepoints, and is durable. SQL parameters stay out of error messages.
     """
     engine = create_async_engine(with_driver(url), **{"hide_parameters": True, **options})
     if engine.dialect.name == "sqlite":
@@ -31,19 +35,19 @@ def open_engine(url: str | URL, **options: Any) -> AsyncEngine:
 
 
 def with_driver(url: str | URL) -> URL:
-    """A URL as others write it, with a driver for asyncio; never repeated in an error."""
+    """The URL with an asyncio driver. Errors never quote the URL, which may hold a password."""
     try:
-        made = make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise ConfigurationError("this is not a database URL") from None
-    made = made.set(drivername=_DRIVERS.get(made.drivername, made.drivername))
-    if made.drivername not in _SUPPORTED:
-        raise ConfigurationError(f"{made.drivername}: use postgresql://… or sqlite:///…")
-    return _ssl_for_asyncpg(made)
+    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    if parsed.drivername not in _SUPPORTED:
+        raise ConfigurationError(f"{parsed.drivername}: use postgresql://… or sqlite:///…")
+    return _ssl_for_asyncpg(parsed)
 
 
 def _ssl_for_asyncpg(url: URL) -> URL:
-    """libpq and most hosters write sslmode; asyncpg calls the same values ssl."""
+    """Rename the parameter sslmode, which libpq and most providers use, to asyncpg's name: ssl."""
     if url.drivername != "postgresql+asyncpg" or "sslmode" not in url.query:
         return url
     others = url.difference_update_query(["sslmode"])
@@ -52,8 +56,8 @@ def _ssl_for_asyncpg(url: URL) -> URL:
 
 def _make_transactional(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:
-        # The driver's own BEGIN comes late, and only before changes; ours comes at once.
+    def prepare(connection: DBAPIConnection, _record: object) -> None:
+        # Turns off the driver's own BEGIN, which it sends only before the first change.
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
@@ -62,5 +66,5 @@ def _make_transactional(engine: AsyncEngine) -> None:
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
-    def begin(connection: Any) -> None:
+    def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Waking relays up after a commit: at once, gathered when many follow, and free to fail."""
+"""Wake-ups: notifies relays after a commit, with debounce; a failure only delays them."""
 
 from __future__ import annotations
 
@@ -20,74 +20,73 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _log: Final = logging.getLogger("outrider.wakeup")
-# How long to gather what follows a wake-up. A busy producer keeps its relay busy anyway, so that
-# waking it up seldom is enough; on a quiet one every event is worth its own.
-_GATHER: Final = 0.001
-_GATHER_BUSY: Final = 0.025
-_BUSY: Final = 300.0  # commits per second
-_MEMORY: Final = 0.25  # seconds over which they are counted
-_DEADLINE: Final = 2.0
-_IDLE: Final = 10.0
+# Debounce: the first notification is sent at once, those of the next moments are merged into one.
+# A busy producer keeps its relay busy anyway, so the debounce may be longer.
+_DEBOUNCE_S: Final = 0.001
+_BUSY_DEBOUNCE_S: Final = 0.025
+_BUSY_COMMITS_PER_S: Final = 300.0
+_RATE_WINDOW_S: Final = 0.25  # commits per second are averaged over this time
+_SEND_TIMEOUT_S: Final = 2.0
+_IDLE_TIMEOUT_S: Final = 10.0  # after that the thread ends; the next notification starts it
 
 
-class Waker:
-    """Tells relays that there is something to do. `notify` costs a microsecond and never raises.
+class Notifier:
+    """Wakes relays up. `notify` takes about a microsecond and never raises.
 
-    With PostgreSQL a thread of its own sends NOTIFY on a connection of its own, so that neither
-    a request nor its event loop waits, whatever kind of session it used. Relays of the same
-    process are called directly; for SQLite that is all.
+    With PostgreSQL, a separate thread sends NOTIFY on a separate connection, so no request and no
+    event loop waits for it. Relays of the same process are called directly. With SQLite, only
+    relays of the same process are notified.
     """
 
     def __init__(self, engine: Engine, channel: str) -> None:
-        # The same way of connecting, but never a connection that a request waits for.
+        # A pool with the same settings, but never a connection that a request needs.
         self._engine = Engine(engine.pool.recreate(), engine.dialect, engine.url)
         self._channel = channel
         self._listeners: set[Callable[[str], object]] = set()
-        self._poked = threading.Event()
-        self._pokes = 0
-        self._words: deque[str] = deque(maxlen=2)
+        self._requested = threading.Event()
+        self._requests = 0
+        self._payloads: deque[str] = deque(maxlen=2)
         self._pid = 0
         self._sends = engine.dialect.name == "postgresql"
 
-    def notify(self, word: str = "") -> None:
-        """Those who listen are told the word, or none if several come together."""
+    def notify(self, payload: str = "") -> None:
+        """Send the payload to all listeners; merged notifications have an empty payload."""
         for listener in tuple(self._listeners):
-            listener(word)
+            listener(payload)
         if self._sends:
-            self._words.append(word)
-            self._pokes += 1
-            if not self._poked.is_set():
-                self._poked.set()
-            if self._pid != os.getpid():  # not running, or we are a fork of who runs it
+            self._payloads.append(payload)
+            self._requests += 1
+            if not self._requested.is_set():
+                self._requested.set()
+            if self._pid != os.getpid():  # no thread runs, or it runs in the process that forked
                 self._pid = os.getpid()
                 threading.Thread(target=self._run, name="outrider-wakeup", daemon=True).start()
 
     def subscribe(self, listener: Callable[[str], object]) -> Callable[[], None]:
-        """Have a callable called, from any thread, at every notify; returns how to end that."""
+        """Call `listener` at every notify, from any thread; returns a function that ends this."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
     def _run(self) -> None:
         sender = _Sender(self._engine, self._channel)
-        rate, counted, at = 0.0, self._pokes, time.monotonic()
-        while self._poked.wait(_IDLE):
-            self._poked.clear()
-            words = [self._words.popleft() for _ in range(len(self._words))]
-            sender.send(words[0] if len(words) == 1 else "")
-            pokes, now = self._pokes, time.monotonic()
-            weight = min(1.0, (now - at) / _MEMORY)
-            rate += ((pokes - counted) / (now - at) - rate) * weight
-            counted, at = pokes, now
-            # The first went out at once; those that come now share the next one.
-            time.sleep(_GATHER_BUSY if rate > _BUSY else _GATHER)
+        rate, last_requests, last_time = 0.0, self._requests, time.monotonic()
+        while self._requested.wait(_IDLE_TIMEOUT_S):
+            self._requested.clear()
+            payloads = [self._payloads.popleft() for _ in range(len(self._payloads))]
+            sender.send(payloads[0] if len(payloads) == 1 else "")
+            requests, now = self._requests, time.monotonic()
+            weight = min(1.0, (now - last_time) / _RATE_WINDOW_S)
+            rate += ((requests - last_requests) / (now - last_time) - rate) * weight
+            last_requests, last_time = requests, now
+            time.sleep(_BUSY_DEBOUNCE_S if rate > _BUSY_COMMITS_PER_S else _DEBOUNCE_S)
         sender.close()
         self._pid = 0
-        if self._poked.is_set():  # poked while we were leaving
+        if self._requested.is_set():  # requested between the last wait and this line
             self.notify()
 
 
 class _Sender:
-    """One connection that is made when needed and thrown away when it fails."""
+    """Sends NOTIFY on one connection, which is opened when needed and dropped when it fails."""
 
     def __init__(self, engine: Engine, channel: str) -> None:
         self._engine = engine
@@ -97,11 +96,11 @@ class _Sender:
         self._driver: Any = None
         self._failing = False
 
-    def send(self, word: str) -> None:
+    def send(self, payload: str) -> None:
         try:
             if self._connection is None:
                 self._call(self._connect)
-            self._notify(word)
+            self._notify(payload)
             self._failing = False
         except Exception as error:  # noqa: BLE001 - polling finds what a wake-up missed
             if not self._failing:
@@ -118,7 +117,7 @@ class _Sender:
         if self._loop is None:
             work()
         else:
-            call = asyncio.wait_for(greenlet_spawn(work), _DEADLINE)
+            call = asyncio.wait_for(greenlet_spawn(work), _SEND_TIMEOUT_S)
             self._loop.run_until_complete(call)
 
     def _connect(self) -> None:
@@ -126,13 +125,13 @@ class _Sender:
         self._connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         self._driver = connection.connection.driver_connection
 
-    def _notify(self, word: str) -> None:
-        statement = f"NOTIFY \"{self._channel}\", '{word}'"
+    def _notify(self, payload: str) -> None:
+        statement = f"NOTIFY \"{self._channel}\", '{payload}'"
         if self._loop is None:
             cast("Connection", self._connection).exec_driver_sql(statement)
         else:
-            # Past SQLAlchemy: what runs so seldom finds cold caches at every line.
-            call = asyncio.wait_for(self._driver.execute(statement), _DEADLINE)
+            # Without SQLAlchemy, whose code is slow when it runs this rarely (cold CPU caches).
+            call = asyncio.wait_for(self._driver.execute(statement), _SEND_TIMEOUT_S)
             self._loop.run_until_complete(call)
 
     def _drop(self) -> None:
@@ -143,14 +142,14 @@ class _Sender:
                 self._call(connection.close)
 
 
-_wakers: Final[dict[tuple[str, str], Waker]] = {}
+_notifiers: Final[dict[tuple[str, str], Notifier]] = {}
 _lock: Final = threading.Lock()
 
 
-def waker_of(engine: Engine, channel: str) -> Waker:
-    """The one waker of a database and channel, however many engines there are."""
+def notifier_for(engine: Engine, channel: str) -> Notifier:
+    """The notifier of this database and channel; all engines of a database share it."""
     key = (str(engine.url), channel)
-    if key not in _wakers:
+    if key not in _notifiers:
         with _lock:
-            _wakers.setdefault(key, Waker(engine, channel))
-    return _wakers[key]
+            _notifiers.setdefault(key, Notifier(engine, channel))
+    return _notifiers[key]

@@ -1,9 +1,10 @@
-"""The live stream: events reach browsers as server-sent events, and every client can resume.
+"""The live stream: sends events to browsers as server-sent events, and lets clients resume.
 
-A relay with a StreamPublisher serves a sink of its own, by default "stream". Being settled is what
-delivers an event: it gets a number then, in the order of the commits. A StreamManager in each web
-process follows these numbers and serves that process's clients, who resume by the last number
-they saw. What it cannot do: bring back what was forgotten; clients are told of the gap.
+A relay with a StreamPublisher serves its own sink, by default "stream". When the relay settles an
+event, the event gets its delivery number, in the order of the commits. A StreamManager in each web
+process reads events by delivery number and sends them to the clients of that process. A client
+resumes after the last number it received. Deleted events cannot be sent again: the client gets a
+message about the gap.
 """
 
 from outrider.stream.client import Since, Stream, Wanted

@@ -1,4 +1,4 @@
-"""One client's stream: where it is, what it wants, and the text that it gets next."""
+"""The stream of one client: its cursor, its filters, and the text to send next."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ if TYPE_CHECKING:
     from outrider.stream.window import Item, Window
 
 Wanted = Callable[[EventEnvelope], bool]
-"""Whether a client is to see the event."""
+"""Whether a client may get the event."""
 Since = int | Literal["now", "start"]
-"""The number of the last event seen; or the next that comes; or the oldest that is kept."""
+"""Start after this delivery number, at the next new event, or at the oldest stored event."""
 
-_CHUNK: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 
 
-class Tail(Protocol):
-    """What all streams of a process share. The table may be slow to answer, but it does."""
+class EventFeed(Protocol):
+    """The events that all streams of a process share: a window in memory, and the table.
+
+    `read` and `bounds` wait, with backoff, while the database is unavailable.
+    """
 
     window: Window
     config: StreamConfig
 
     async def read(self, after: int, /) -> list[Item]: ...
     async def bounds(self) -> tuple[int, int]: ...
-    def leave(self, stream: Stream, /) -> None: ...
+    def disconnect(self, stream: Stream, /) -> None: ...
 
 
 class Stream:
-    """Iterate over it to get text for the client, at least once in every `keep_alive`.
+    """Iterate over it to get text for the client, at least once per `keep_alive`.
 
-    A stream is a cursor: it takes what follows from the window, or from the table if the window
-    begins later. So a client that resumes or falls behind meets each event once, and waits in
-    nobody's memory.
+    A stream is a cursor. It reads the next events from the window, or from the table if the window
+    starts later. So a client that resumes or falls behind gets each event once, and events for a
+    slow client are not buffered in memory.
     """
 
-    def __init__(self, tail: Tail, wanted: tuple[Wanted, ...], since: Since) -> None:
+    def __init__(self, feed: EventFeed, wanted: tuple[Wanted, ...], since: Since) -> None:
         self.wanted = wanted
-        """An event goes out if all of these let it pass; may be replaced while it runs."""
-        self._tail, self._since = tail, since
-        self._cursor, self._told = -1, -1
-        self._ahead: deque[Item] = deque()
+        """An event is sent if all of these accept it; may be replaced while the stream runs."""
+        self._feed, self._since = feed, since
+        self._cursor, self._sent_number = -1, -1
+        self._unsent: deque[Item] = deque()
         self._next: asyncio.Task[bytes] | None = None
         self._ended = False
 
@@ -59,8 +62,8 @@ class Stream:
             raise StopAsyncIteration
         if self._next is None:
             self._next = asyncio.create_task(self._text(), name="outrider-stream")
-        # Not a timeout: what it waits for goes on behind the comment that is sent meanwhile.
-        await asyncio.wait({self._next}, timeout=self._tail.config.keep_alive.total_seconds())
+        # Not a timeout: the task goes on waiting for events while a keep-alive comment is sent.
+        await asyncio.wait({self._next}, timeout=self._feed.config.keep_alive.total_seconds())
         if not self._next.done():
             return self._keep_alive()
         if self._next.cancelled():
@@ -69,83 +72,83 @@ class Stream:
         return text
 
     def end(self) -> None:
-        """Nothing more comes; safe to call twice."""
+        """End the iteration; safe to call twice."""
         self._ended = True
         if self._next is not None:
             self._next.cancel()
 
     async def aclose(self) -> None:
-        """Make room for another client."""
-        self._tail.leave(self)
+        """End the stream and make room for another client."""
+        self._feed.disconnect(self)
         self.end()
         if self._next is not None:
             await asyncio.gather(self._next, return_exceptions=True)
 
     def _keep_alive(self) -> bytes:
-        moved = self._cursor > self._told
-        self._told = self._cursor
+        moved = self._cursor > self._sent_number
+        self._sent_number = self._cursor
         return frames.keep_alive(self._cursor if moved else None)
 
     async def _text(self) -> bytes:
-        """What comes next, however long that takes."""
+        """Wait for the next text to send."""
         if self._cursor < 0:
             return await self._begin()
-        window = self._tail.window
+        window = self._feed.window
         while True:
             if text := self._wanted_text():
                 return text
             changed = window.changed
-            items = window.after(self._cursor, self._tail.config.batch_size)
+            items = window.after(self._cursor, self._feed.config.batch_size)
             if items is None:
                 if text := await self._read_table():
                     return text
             elif items:
-                self._ahead.extend(items)
+                self._unsent.extend(items)
             else:
                 await changed.wait()
 
     async def _begin(self) -> bytes:
-        since, newest = self._since, self._tail.window.newest
+        since, newest = self._since, self._feed.window.newest
         if since == "now":
             since = newest
         elif since == "start":
-            oldest, _ = await self._tail.bounds()
+            oldest, _ = await self._feed.bounds()
             since = oldest - 1
         elif since > newest:
-            _, newest = await self._tail.bounds()
-        self._cursor = self._told = since
-        wait = self._tail.config.retry * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secret
+            _, newest = await self._feed.bounds()
+        self._cursor = self._sent_number = since
+        wait = self._feed.config.retry * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secret
         text = frames.opening(round(wait.total_seconds() * 1000), since)
-        # Only a database that was set back knows less than a client has seen.
+        # A client is ahead of the database only if the database was restored from a backup.
         return text + self._skip_to(newest + 1, newest) if since > newest else text
 
     async def _read_table(self) -> bytes:
-        """Take the next page; the text is empty, unless something between was forgotten."""
-        page = await self._tail.read(self._cursor)
-        self._ahead.extend(page)
+        """Read the next page from the table; returns a gap message if events were deleted."""
+        page = await self._feed.read(self._cursor)
+        self._unsent.extend(page)
         expected = self._cursor + 1
         if page and page[0].delivery_number == expected:
             return b""
-        oldest, newest = await self._tail.bounds()
+        oldest, newest = await self._feed.bounds()
         if oldest > expected:
             return self._skip_to(page[0].delivery_number if page else oldest, newest)
         if not page:
-            await self._tail.window.changed.wait()
+            await self._feed.window.changed.wait()
         return b""
 
     def _skip_to(self, oldest: int, newest: int) -> bytes:
         requested, self._cursor = self._cursor, oldest - 1
-        self._told = self._cursor
+        self._sent_number = self._cursor
         return frames.gap(requested, oldest, newest)
 
     def _wanted_text(self) -> bytes:
-        """Of what lies ahead, as much as makes a fair portion."""
+        """The text of unsent events that the client wants, up to about one chunk."""
         texts, size = [], 0
-        while self._ahead and size < _CHUNK:
-            item = self._ahead.popleft()
+        while self._unsent and size < _CHUNK_BYTES:
+            item = self._unsent.popleft()
             self._cursor = item.delivery_number
             if all(wants(item.envelope) for wants in self.wanted):
-                self._told = item.delivery_number
+                self._sent_number = item.delivery_number
                 texts.append(item.frame)
                 size += len(item.frame)
         return b"".join(texts)

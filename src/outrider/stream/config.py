@@ -15,37 +15,37 @@ _AT_LEAST_ONE = ("max_streams", "window", "window_bytes", "readers", "batch_size
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig:
-    """How a process serves its clients; the defaults suit a thousand browsers."""
+    """The settings of a StreamManager; the defaults suit a thousand browsers."""
 
     max_streams: int = 1000
-    """Most clients at once; more are asked to come again later."""
+    """The most clients at once; further clients must try again later."""
     keep_alive: timedelta = timedelta(seconds=15)
-    """How long a stream may be silent; shorter finds dead connections sooner, and sends more."""
+    """How long a stream may send nothing; a short time finds dead connections sooner."""
     retry: timedelta = timedelta(seconds=3)
-    """At most how long a client waits before it comes again; shorter misses less of what is live,
-    and brings back everybody at once after a restart."""
+    """The longest time a client waits before it reconnects. A short time interrupts the stream
+    less, but after a restart all clients reconnect at once."""
     send_timeout: timedelta = timedelta(seconds=30)
-    """How long a client may take no data before its stream is closed; it can resume."""
+    """How long a client may read nothing before its stream is closed; the client can resume."""
     recheck: timedelta | None = timedelta(minutes=1)
-    """How long a permission is trusted before `authorize` is asked again; None asks once."""
+    """How often `authorize` is called again for an open stream; None calls it only once."""
     poll_interval: timedelta = timedelta(seconds=1)
-    """How long to wait for a wake-up before looking anyway."""
+    """How often to poll for new events when no wake-up arrives."""
     window: int = 1000
-    """Most events kept in memory, for all clients together; who resumes from before reads the
-    table."""
+    """The most events kept in memory for all clients; a client that resumes from an older event
+    reads the table."""
     window_bytes: int = 16 * 1024 * 1024
-    """Most payload kept in memory with them."""
+    """The most memory for these events."""
     readers: int = 4
-    """How many clients may read the table at once; more resume sooner, and load it more."""
+    """How many clients may read the table at once; more readers load the database more."""
     batch_size: int = 100
-    """Most events read at once."""
+    """The most events read at once."""
     metadata: Collection[str] = ("correlation_id", "causation_id", "added_fields")
-    """What clients see of an event's metadata: not its user, unless named here."""
+    """The metadata fields that clients get; `user_id` only if it is named here."""
     source: str = "outrider"
     """The CloudEvents attribute that says which system the events come from."""
     on_signals: bool = True
-    """Whether SIGTERM and SIGINT end all streams at once: servers wait for open responses before
-    they tell the application to stop. Their own handlers are called as well."""
+    """Whether SIGTERM and SIGINT end all streams at once. Without this, a server waits for open
+    responses before it stops the application. Existing signal handlers are called too."""
 
     def __post_init__(self) -> None:
         problems = [

@@ -1,4 +1,4 @@
-"""Reading what a sink has accepted, by delivery number, for live streams and other readers."""
+"""Delivered events: reads the events that a sink accepted, by delivery number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.schema.tables import OutboxTables
 from outrider.store.sqlite.connection import SqliteConnection, moment
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from outrider.store.schema.names import OutboxNames
 
-# Both use the partial index over (sink, delivery_number).
+# Both statements use the partial index on (sink, delivery_number).
 _AFTER: Final = """
 SELECT delivery_number, id, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
     CAST(payload AS text), CAST(metadata AS text)
@@ -42,60 +42,61 @@ SELECT coalesce((
 ), last_delivery_number + 1), last_delivery_number
 FROM {sinks} WHERE sink = {sink}
 """
-_NOTHING_YET: Final = (1, 0)
+_NO_BOUNDS: Final = (1, 0)
 
 _decode_metadata: Final = msgspec.json.Decoder(EventMetadata).decode
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveredEvent:
-    """An event with the number that it got when it was settled."""
+    """An event with the delivery number that it got when it was settled."""
 
     delivery_number: int
     envelope: EventEnvelope
 
 
 class DeliveredEvents(Protocol):
-    """What a sink has accepted, for readers that follow it with a cursor.
+    """The events that a sink accepted, for readers with a cursor.
 
-    A number can be seen only when every lower one can: who asks for what comes after the last
-    one seen misses nothing and meets nothing twice, however late a transaction was committed.
+    A delivery number becomes visible only when all lower numbers are visible. So a reader that
+    asks for the events after the last number it saw gets each event once, even if an earlier
+    transaction commits late.
     """
 
     sink: str
 
     async def open(self, wake: Callable[[str], None], /) -> str:
-        """Connect; says what is connected, without secrets.
+        """Connect; returns a description of the database without secrets.
 
-        From now on `wake` is called with a word on its source when there may be more.
+        From now on `wake` is called when there may be new events; its argument is only a hint.
         """
         ...
 
     async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
-        """The first of those with a higher number, in order."""
+        """The next events with a higher number, in order."""
         ...
 
     async def bounds(self) -> tuple[int, int]:
-        """The oldest number that is kept and the newest that was given.
+        """The oldest stored number and the newest assigned number.
 
-        If nothing is kept, the oldest is the one that will be given next.
+        If no event is stored, the oldest is the number that will be assigned next.
         """
         ...
 
     async def close(self) -> None: ...
 
 
-def SqlDeliveredEvents(  # noqa: N802 - reads as the class that it stands for
+def SqlDeliveredEvents(  # noqa: N802 - named like the classes it creates
     engine: AsyncEngine,
     tables: OutboxTables | None = None,
     *,
     sink: str = "stream",
     timeout: timedelta = timedelta(seconds=10),
 ) -> DeliveredEvents:
-    """What this database's outbox has delivered to a sink.
+    """The delivered events of one sink, from the outbox in this database.
 
-    The engine must lead to where relays settle: a replica that lags behind shows less than
-    clients have seen.
+    The engine must connect to the database in which relays settle. A read replica may lag behind,
+    and show fewer events than clients have received.
     """
     names = (tables or OutboxTables()).names
     if engine.dialect.name == "postgresql":
@@ -106,7 +107,7 @@ def SqlDeliveredEvents(  # noqa: N802 - reads as the class that it stands for
 
 
 class PostgresDeliveredEvents:
-    """Fits DeliveredEvents, on connections of its own; woken up by relays anywhere."""
+    """Implements DeliveredEvents with its own connections; woken up by relays of any process."""
 
     def __init__(
         self, engine: AsyncEngine, names: OutboxNames, sink: str, timeout: timedelta
@@ -119,25 +120,24 @@ class PostgresDeliveredEvents:
         self._after, self._bounds = _statements(names, dialect, values)
         self._pool = ConnectionPool(engine, timeout)
         self._listener = NotificationListener(self._pool, names.delivered_channel, self._on_notify)
-        self._where = engine.url.render_as_string(hide_password=True)
+        self._description = engine.url.render_as_string(hide_password=True)
         self._wake: Callable[[str], None] = lambda _source: None
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         await self.bounds()
         self._wake = wake
         notified = await self._listener.open()
-        return (
-            f"{self._where} ({'notified' if notified else 'polling only: no notification arrives'})"
-        )
+        mode = "notified" if notified else "polling only: no notification arrives"
+        return f"{self._description} ({mode})"
 
     async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
-        asked = (self.sink, delivery_number, limit)
-        rows = await self._pool.run(lambda connection: connection.fetch(self._after, *asked))
+        parameters = (self.sink, delivery_number, limit)
+        rows = await self._pool.run(lambda connection: connection.fetch(self._after, *parameters))
         return [_event_of(*row) for row in rows]
 
     async def bounds(self) -> tuple[int, int]:
         row = await self._pool.run(lambda connection: connection.fetchrow(self._bounds, self.sink))
-        return (row[0], row[1]) if row else _NOTHING_YET
+        return (row[0], row[1]) if row else _NO_BOUNDS
 
     async def close(self) -> None:
         await self._listener.close()
@@ -148,7 +148,7 @@ class PostgresDeliveredEvents:
 
 
 class SqliteDeliveredEvents:
-    """Fits DeliveredEvents; woken up by relays of the same process, and polling for others."""
+    """Implements DeliveredEvents; woken up by relays of the same process, polls for others."""
 
     def __init__(
         self, engine: AsyncEngine, names: OutboxNames, sink: str, timeout: timedelta
@@ -157,25 +157,25 @@ class SqliteDeliveredEvents:
         values = {name: f":{name}" for name in ("sink", "delivery_number", "limit")}
         self._after, self._bounds = _statements(names, aiosqlite.dialect(), values)
         self._connection = SqliteConnection(engine, timeout)
-        self._waker = waker_of(engine.sync_engine, names.delivered_channel)
+        self._notifier = notifier_for(engine.sync_engine, names.delivered_channel)
         self._stop_listening: Callable[[], None] = lambda: None
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         await self.bounds()
         loop = asyncio.get_running_loop()
-        self._stop_listening = self._waker.subscribe(
+        self._stop_listening = self._notifier.subscribe(
             lambda payload: loop.call_soon_threadsafe(wake, payload)
         )
         return f"sqlite:///{self._connection.file}"
 
     async def after(self, delivery_number: int, limit: int, /) -> list[DeliveredEvent]:
-        asked = {"sink": self.sink, "delivery_number": delivery_number, "limit": limit}
-        rows = await self._connection.read(self._after, asked)
+        parameters = {"sink": self.sink, "delivery_number": delivery_number, "limit": limit}
+        rows = await self._connection.read(self._after, parameters)
         return [_event_of(r[0], UUID(r[1]), *r[2:6], moment(r[6]), *r[7:]) for r in rows]
 
     async def bounds(self) -> tuple[int, int]:
         rows = await self._connection.read(self._bounds, {"sink": self.sink})
-        return rows[0] if rows else _NOTHING_YET
+        return rows[0] if rows else _NO_BOUNDS
 
     async def close(self) -> None:
         self._stop_listening()
@@ -188,12 +188,20 @@ def _statements(names: OutboxNames, dialect: Dialect, values: dict[str, str]) ->
 
 
 def _event_of(delivery_number: int, *columns: Any) -> DeliveredEvent:
-    event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data, metadata = columns
+    *names, occurred_at, data, metadata_text = columns
+    event_id, event_type, event_version, aggregate_type, aggregate_id = names
     try:
-        known = NO_METADATA if metadata == "{}" else _decode_metadata(metadata)
-    except UNREADABLE:  # a relay lets no such row pass; it was damaged later
-        known = NO_METADATA
+        metadata = NO_METADATA if metadata_text == "{}" else _decode_metadata(metadata_text)
+    except UNREADABLE:  # damaged after it was published: a relay publishes no such row
+        metadata = NO_METADATA
     envelope = EventEnvelope.stored(
-        event_id, kind, version, aggregate_type, aggregate_id, occurred_at, data.encode(), known
+        event_id,
+        event_type,
+        event_version,
+        aggregate_type,
+        aggregate_id,
+        occurred_at,
+        data.encode(),
+        metadata,
     )
     return DeliveredEvent(delivery_number, envelope)

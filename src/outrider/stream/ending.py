@@ -1,4 +1,4 @@
-"""Learning early that the process is to end."""
+"""Signal handlers: end all streams as soon as the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import asyncio
 import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 
 @contextmanager
 def on_signals(call: Callable[[], None]) -> Iterator[None]:
-    """Call this at SIGINT and SIGTERM, and then whoever handles them already.
+    """Call this at SIGINT and SIGTERM, and then the handler that was installed before.
 
-    Where nobody does, or outside of the main thread, nothing is changed.
+    Changes nothing where no handler is installed, or outside of the main thread.
     """
     loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
+    previous: dict[int, Callable[[int, FrameType | None], object]] = {}
 
-    def heard(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(call)
-        before[number](number, frame)
+        previous[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():
         for number in map(int, (signal.SIGINT, signal.SIGTERM)):
-            if callable(known := signal.getsignal(number)):
-                before[number] = known
-                signal.signal(number, heard)
+            if callable(handler := signal.getsignal(number)):
+                previous[number] = handler
+                signal.signal(number, on_signal)
     try:
         yield
     finally:
-        for number, known in before.items():
-            if signal.getsignal(number) is heard:
-                signal.signal(number, known)
+        for number, handler in previous.items():
+            if signal.getsignal(number) is on_signal:
+                signal.signal(number, handler)

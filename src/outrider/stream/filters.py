@@ -1,4 +1,4 @@
-"""Which events a client sees."""
+"""Stream filters: which events a client gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamFilter:
-    """Lets an event pass if each condition does. None is no condition; an empty one passes none."""
+    """Accepts an event if it meets all conditions. None means no condition; empty accepts none."""
 
     types: Collection[str] | None = None
     """Event types, or patterns such as `order.*`."""

@@ -1,4 +1,4 @@
-"""Following the deliveries of a sink, once for all clients of this process."""
+"""The stream manager: reads delivered events once for all clients of this process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PAGE_BYTES: Final = 64 * 1024
-_LEAST_INTERVAL: Final = 0.01  # between two looks, however often somebody calls
+_MIN_READ_INTERVAL_S: Final = 0.01  # limits reads, however many notifications arrive
 
 
 class StreamManager(BackgroundService):
-    """One in each web process, from its start to its stop. Stopping it ends all streams at once.
+    """Serves the streams of one web process; create one per process. `stop` ends all streams.
 
-    While the database is away, streams stay open; they go on where they were.
+    While the database is unavailable, streams stay open; afterwards they go on where they were.
     """
 
     _grace = timedelta(seconds=5)
@@ -51,15 +51,15 @@ class StreamManager(BackgroundService):
         self._streams: set[Stream] = set()
         self._readers = asyncio.Semaphore(self.config.readers)
         self._woken = asyncio.Event()
-        self._pause = OutageBackoff()
+        self._backoff = OutageBackoff()
         self._average_bytes = 1.0
-        self._looked = 0.0
+        self._read_at = 0.0
         self._open = False
 
     def connect(self, *wanted: Wanted, since: Since = "now") -> Stream:
-        """A stream of the events that all of `wanted` let pass; to be closed with `aclose`.
+        """A stream of the events that all of `wanted` accept; close it with `aclose`.
 
-        Raises BrokerUnavailable if there are too many.
+        Raises BrokerUnavailable if there are too many streams.
         """
         if not self._open:
             raise BrokerUnavailable("the stream is not running")
@@ -69,7 +69,7 @@ class StreamManager(BackgroundService):
         self._streams.add(stream)
         return stream
 
-    def leave(self, stream: Stream, /) -> None:
+    def disconnect(self, stream: Stream, /) -> None:
         self._streams.discard(stream)
 
     @property
@@ -79,14 +79,14 @@ class StreamManager(BackgroundService):
 
     @property
     def _health_problem(self) -> str | None:
-        return "StreamManager: the database does not answer" if self._pause.active else None
+        return "StreamManager: the database does not answer" if self._backoff.active else None
 
     def _stop_soon(self) -> None:
         self._refuse()
         self._woken.set()
 
     def _refuse(self) -> None:
-        """End all streams, and begin no more."""
+        """End all streams, and refuse new ones."""
         self._open = False
         self._end_streams()
 
@@ -97,11 +97,11 @@ class StreamManager(BackgroundService):
     async def _run(self, opened: asyncio.Event) -> None:
         try:
             with on_signals(self._refuse) if self.config.on_signals else nullcontext():
-                await self._patiently(self._connect)
-                await self._patiently(self._take_position)
+                await self._until_available(self._connect)
+                await self._until_available(self._take_position)
                 opened.set()
                 while not self._stopping.is_set():
-                    if not await self._patiently(self._look):
+                    if not await self._until_available(self._read_new):
                         await self._idle()
         finally:
             self._refuse()
@@ -118,19 +118,22 @@ class StreamManager(BackgroundService):
     def _window(self, newest: int) -> Window:
         return Window(newest, self.config.window, self.config.window_bytes)
 
-    async def _look(self) -> bool:
-        """Take in what is new; whether there may be more at once."""
+    async def _read_new(self) -> bool:
+        """Read new events into the window; returns whether there may be more at once."""
         self._woken.clear()
-        self._looked = asyncio.get_running_loop().time()
+        self._read_at = asyncio.get_running_loop().time()
         limit = self._limit
         page = await self._events.after(self.window.newest, limit)
         self.window.add(self._items(page))
         if not page:
-            await self._notice_return()
+            await self._check_restored()
         return len(page) == limit
 
-    async def _notice_return(self) -> None:
-        """A database that was set back gives numbers again; clients must be told, one by one."""
+    async def _check_restored(self) -> None:
+        """A database restored from a backup assigns the same numbers again.
+
+        All streams end, so that each client reconnects and is told of the gap.
+        """
         _, newest = await self._events.bounds()
         if newest < self.window.newest:
             self.window = self._window(newest)
@@ -140,18 +143,22 @@ class StreamManager(BackgroundService):
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.poll_interval.total_seconds()):
                 await self._woken.wait()
-        # Anybody may send notifications, as many as they like.
-        await asyncio.sleep(self._looked + _LEAST_INTERVAL - asyncio.get_running_loop().time())
+        # Anybody may send notifications, so reads are limited however many arrive.
+        await asyncio.sleep(
+            self._read_at + _MIN_READ_INTERVAL_S - asyncio.get_running_loop().time()
+        )
 
     async def read(self, after: int, /) -> list[Item]:
-        return self._items(await self._persist(lambda: self._events.after(after, self._limit)))
+        return self._items(
+            await self._read_for_client(lambda: self._events.after(after, self._limit))
+        )
 
     async def bounds(self) -> tuple[int, int]:
-        return await self._persist(self._events.bounds)
+        return await self._read_for_client(self._events.bounds)
 
     @property
     def _limit(self) -> int:
-        """So few that a page takes little memory, judging by the last one."""
+        """How many events make a page of limited size, judging by the last page."""
         return max(1, min(self.config.batch_size, int(_PAGE_BYTES / self._average_bytes)))
 
     def _items(self, page: Sequence[DeliveredEvent]) -> list[Item]:
@@ -160,32 +167,32 @@ class StreamManager(BackgroundService):
             self._average_bytes = max(1.0, size / len(page))
         return [Item(event, self._write) for event in page]
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """For one client: a few at a time, and as often as it takes."""
-        pause = OutageBackoff()
+    async def _read_for_client(self, query: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a query of one client, with backoff; limits how many run at once."""
+        backoff = OutageBackoff()
         async with self._readers:
             while True:
                 try:
-                    return await ask()
+                    return await query()
                 except DatabaseUnavailable:
-                    await asyncio.sleep(pause.next_delay().total_seconds())
+                    await asyncio.sleep(backoff.next_delay().total_seconds())
 
-    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """For all: until it succeeds or the manager stops, and with a word on the outage."""
+    async def _until_available(self, step: Callable[[], Awaitable[T]]) -> T | None:
+        """Repeat until it succeeds or the manager stops; signals the outage and its end."""
         while not self._stopping.is_set():
             try:
                 result = await step()
             except DatabaseUnavailable as error:
-                await self._outage(error)
+                await self._back_off(error)
             else:
-                if self._pause.reset():
+                if self._backoff.reset():
                     self._signal(StoreAvailable(sink=self._events.sink))
                 return result
         return None
 
-    async def _outage(self, error: DatabaseUnavailable) -> None:
-        wait = self._pause.next_delay()
-        if self._pause.just_started:
+    async def _back_off(self, error: DatabaseUnavailable) -> None:
+        wait = self._backoff.next_delay()
+        if self._backoff.just_started:
             sink = self._events.sink
             self._signal(StoreUnavailable(sink=sink, reason=str(error), wait=wait))
         with suppress(TimeoutError):

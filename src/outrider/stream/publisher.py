@@ -1,4 +1,4 @@
-"""The sink of a live stream, which takes everything at once."""
+"""The publisher of a live stream: accepts every event, since settling delivers it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 class StreamPublisher:
-    """Accepts every event: the number that its row gets when it is settled is what readers follow.
+    """Accepts every event. The relay settles it then, and its row gets the delivery number that
+    readers follow.
 
-    The relay's store should be made with `announce=True`, so that readers need not poll.
+    Create the relay's store with `announce=True`, so that readers need not poll.
     """
 
     async def open(self) -> None:
@@ -23,10 +24,10 @@ class StreamPublisher:
         """Nothing to disconnect from."""
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
-        """It has arrived already."""
+        """Nothing to send."""
 
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
-        """They have arrived already."""
+        """Nothing to send."""
 
     def __str__(self) -> str:
         return "live stream"

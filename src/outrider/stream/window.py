@@ -1,4 +1,4 @@
-"""The newest events in memory, once for all clients of a process."""
+"""The window: the newest events in memory, shared by all clients of a process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from outrider.events.envelope import EventEnvelope
     from outrider.stream.delivered import DeliveredEvent
 
-_OVERHEAD: Final = 512
+_OVERHEAD_BYTES: Final = 512
 
 
 class Item:
-    """An event that is written as text when the first client wants it, and then no more."""
+    """An event whose text is written once, when the first client wants it."""
 
     __slots__ = ("_frame", "_write", "delivery_number", "envelope")
 
@@ -31,18 +31,18 @@ class Item:
 
     @property
     def size(self) -> int:
-        """About what it takes once it is written."""
-        return 2 * len(self.envelope.data) + _OVERHEAD
+        """About how many bytes it takes in memory once its text is written."""
+        return 2 * len(self.envelope.data) + _OVERHEAD_BYTES
 
 
 class Window:
-    """Everything after `begins` and up to `newest`; the oldest go when it gets too large."""
+    """All events after number `start`, up to `newest`. Drops the oldest when it gets too large."""
 
-    def __init__(self, newest: int, most: int, most_bytes: int) -> None:
-        self.begins = self.newest = newest
+    def __init__(self, newest: int, max_items: int, max_bytes: int) -> None:
+        self.start = self.newest = newest
         self.changed = asyncio.Event()
-        """Set at the next change, and then replaced by another."""
-        self._most, self._most_bytes, self._bytes = most, most_bytes, 0
+        """Set at the next change, and then replaced by a new one."""
+        self._max_items, self._max_bytes, self._bytes = max_items, max_bytes, 0
         self._items: list[Item] = []
 
     def add(self, items: Sequence[Item]) -> None:
@@ -56,18 +56,18 @@ class Window:
         changed.set()
 
     def after(self, delivery_number: int, limit: int) -> list[Item] | None:
-        """The first of those with a higher number; None if it does not reach back that far."""
-        if delivery_number < self.begins:
+        """The next items with a higher number; None if the window starts later than that."""
+        if delivery_number < self.start:
             return None
-        start = bisect_right(self._items, delivery_number, key=lambda item: item.delivery_number)
-        return self._items[start : start + limit]
+        first = bisect_right(self._items, delivery_number, key=lambda item: item.delivery_number)
+        return self._items[first : first + limit]
 
     def _trim(self) -> None:
-        gone = max(0, len(self._items) - self._most)
-        self._bytes -= sum(item.size for item in self._items[:gone])
-        while self._bytes > self._most_bytes:
-            self._bytes -= self._items[gone].size
-            gone += 1
-        if gone:
-            self.begins = self._items[gone - 1].delivery_number
-            del self._items[:gone]
+        dropped = max(0, len(self._items) - self._max_items)
+        self._bytes -= sum(item.size for item in self._items[:dropped])
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._items[dropped].size
+            dropped += 1
+        if dropped:
+            self.start = self._items[dropped - 1].delivery_number
+            del self._items[:dropped]

@@ -132,9 +132,9 @@ MUTATIONS: Final = {
         (
             Edit(
                 "consumer/consumer.py",
-                "            async with self._slots:\n",
+                "            async with self._in_flight:\n",
                 "            await self._source.acknowledge(delivery)\n"
-                "            async with self._slots:\n",
+                "            async with self._in_flight:\n",
             ),
         ),
         r"assert \[\] == \[<EventEnvelo",
@@ -145,7 +145,7 @@ MUTATIONS: Final = {
             Edit(
                 "consumer/sql_inbox.py",
                 "first = await self._mark(session, envelope.event_id, handler_name)\n"
-                "                with _watched(session):\n"
+                "                with _guard_mark(session):\n"
                 "                    yield first\n"
                 "                if first:\n",
                 "c, e = self._table.c, envelope.event_id\n"
@@ -166,7 +166,7 @@ MUTATIONS: Final = {
     "mandatory off": Mutation(
         (
             Edit(
-                "brokers/rabbitmq/messages.py",
+                "brokers/rabbitmq/amqp/frames.py",
                 '_MANDATORY: Final = b"\\x01"',
                 '_MANDATORY: Final = b"\\x00"',
             ),
@@ -308,8 +308,8 @@ MUTATIONS: Final = {
         (
             Edit(
                 "consumer/handler_runner.py",
-                'said = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""',
-                'said = f": {error}"',
+                'detail = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""',
+                'detail = f": {error}"',
             ),
         ),
         r"ValueError: ValueError: canary",

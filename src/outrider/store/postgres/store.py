@@ -14,7 +14,7 @@ from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.postgres.scan_start import ScanStart
 from outrider.store.postgres.statements import Statements
 from outrider.store.schema.tables import OutboxTables
-from outrider.store.wakeup import waker_of
+from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,7 +50,9 @@ class PostgresOutboxStore:
         self._pool = ConnectionPool(engine, timeout)
         self._scan_start, self._quota = scan_start or ScanStart(), LaneQuota()
         self._listener: NotificationListener | None = None
-        self._readers = waker_of(engine.sync_engine, names.delivered_channel) if announce else None
+        self._readers = (
+            notifier_for(engine.sync_engine, names.delivered_channel) if announce else None
+        )
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         async def prepare(connection: Connection[Record]) -> None:

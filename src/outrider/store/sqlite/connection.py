@@ -1,4 +1,4 @@
-"""One SQLite connection on a thread of its own, and what its errors mean."""
+"""One SQLite connection in its own thread, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_MEMORY: Final = (None, "", ":memory:")
 
 
 class SqliteConnection:
-    """Made when it is first used, from the file of the application's engine."""
+    """A connection to the file of the application's engine, opened at first use."""
 
     def __init__(self, engine: AsyncEngine, timeout: timedelta) -> None:
         if engine.url.database in _IN_MEMORY:
@@ -34,7 +34,7 @@ class SqliteConnection:
         self._connection: sqlite3.Connection | None = None
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """One transaction, which has the write lock from its beginning."""
+        """Run `work` in one transaction, which takes the write lock when it begins."""
 
         def transaction(db: sqlite3.Connection) -> T:
             db.execute("BEGIN IMMEDIATE")
@@ -48,9 +48,9 @@ class SqliteConnection:
 
         return await self._run(transaction)
 
-    async def read(self, statement: str, facts: Mapping[str, Any]) -> list[Any]:
-        """The rows of one statement, which waits for no writer."""
-        return await self._run(lambda db: db.execute(statement, facts).fetchall())
+    async def read(self, statement: str, parameters: Mapping[str, object]) -> list[Any]:
+        """The rows of one statement. It does not wait for writers."""
+        return await self._run(lambda db: db.execute(statement, parameters).fetchall())
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -59,9 +59,9 @@ class SqliteConnection:
         self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, work)
 
-    def _within(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             self._connection = self._connection or self._connect()
             return work(self._connection)
@@ -72,7 +72,7 @@ class SqliteConnection:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.file, timeout=self._timeout_s, isolation_level=None)
-        # Readers and one writer side by side; a committed event survives a power cut.
+        # WAL: readers do not wait for the writer. FULL: a committed event survives a power cut.
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         return db

@@ -1,4 +1,4 @@
-"""All SQL of the store on SQLite; having one writer at a time makes it simpler."""
+"""All SQL of the SQLite store. Simpler than PostgreSQL's: SQLite has one writer at a time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from outrider.store.schema.tables import FAILED, PENDING, PUBLISHED, SQLITE_NOW
 if TYPE_CHECKING:
     from outrider.store.schema.names import OutboxNames
 
-# Moments are text that sorts as time does; :wait is a modifier such as '+10.0 seconds'.
+# Times are stored as text that sorts by time; :wait is a modifier such as '+10.0 seconds'.
 _THEN: Final = "strftime('%Y-%m-%d %H:%M:%f000', 'now', :wait)"
 
 PREPARE = "INSERT OR IGNORE INTO {lanes} (sink, lane) VALUES (:sink, :lane)"
 PREPARE_SINK = "INSERT OR IGNORE INTO {sinks} (sink) VALUES (:sink)"
-ALIVE = f"""
+HEARTBEAT = f"""
 INSERT INTO {{relays}} (id, name, sink, started_at, expires_at)
 VALUES (:relay, :name, :sink, {SQLITE_NOW}, {_THEN})
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
 """  # noqa: S608 - constants; the names are quoted
 RENEW = f"UPDATE {{lanes}} SET expires_at = {_THEN} WHERE sink = :sink AND owner = :relay"  # noqa: S608
-MINE = "SELECT lane, token FROM {lanes} WHERE sink = :sink AND owner = :relay"
+OWN_LANES = "SELECT lane, token FROM {lanes} WHERE sink = :sink AND owner = :relay"
 DELETE_DEAD_RELAYS = f"DELETE FROM {{relays}} WHERE sink = :sink AND expires_at < {SQLITE_NOW}"  # noqa: S608
 LIVE_RELAYS = "SELECT id FROM {relays} WHERE sink = :sink"
-FREE = f"""
+FREE_LANES = f"""
 SELECT lane, owner IS NOT NULL FROM {{lanes}}
 WHERE sink = :sink AND (owner IS NULL OR expires_at < {SQLITE_NOW}) ORDER BY lane LIMIT :count
 """  # noqa: S608
@@ -40,8 +40,8 @@ WHERE sink = :sink AND owner = :relay
 """
 SIGN_OFF = "DELETE FROM {relays} WHERE sink = :sink AND id = :relay"
 
-# As on PostgreSQL, without low-water marks: deleted entries do not stay in an index. The time is a
-# parameter, since 'now' would be another one for each row.
+# As on PostgreSQL, but without low-water marks: SQLite leaves no dead entries in its indexes. The
+# time is a parameter, since 'now' is evaluated again for each row.
 CLAIM = f"""
 SELECT position, id, lane, event_type, event_version, aggregate_type, aggregate_id, occurred_at,
     created_at, retry_count, crash_count, max_retries, aggregate_key, payload, metadata
@@ -65,7 +65,7 @@ _OWNED = """EXISTS (
     SELECT 1 FROM {lanes}
     WHERE sink = :sink AND owner = :relay AND lane = :lane AND token = :token
 )"""
-COUNT = """
+NEXT_DELIVERY_NUMBERS = """
 UPDATE {sinks} SET last_delivery_number = last_delivery_number + :count
 WHERE sink = :sink RETURNING last_delivery_number
 """
@@ -102,7 +102,7 @@ DELETE FROM {{outbox}} WHERE position IN (
 
 
 class Statements:
-    """One attribute for each statement, with the names of the tables filled in."""
+    """One attribute per statement, with the table names filled in."""
 
     def __init__(self, names: OutboxNames, *, park: bool = False) -> None:
         dialect = aiosqlite.dialect()
@@ -114,11 +114,15 @@ class Statements:
             return template.format(**quoted)
 
         self.prepare, self.prepare_sink = fill(PREPARE), fill(PREPARE_SINK)
-        self.alive, self.renew, self.mine = fill(ALIVE), fill(RENEW), fill(MINE)
+        self.heartbeat, self.renew, self.own_lanes = fill(HEARTBEAT), fill(RENEW), fill(OWN_LANES)
         self.delete_dead_relays = fill(DELETE_DEAD_RELAYS)
-        self.live_relays, self.free = fill(LIVE_RELAYS), fill(FREE)
+        self.live_relays, self.free_lanes = fill(LIVE_RELAYS), fill(FREE_LANES)
         self.take, self.release, self.sign_off = fill(TAKE), fill(RELEASE), fill(SIGN_OFF)
-        self.claim, self.count, self.accept = fill(CLAIM), fill(COUNT), fill(ACCEPT)
+        self.claim, self.next_delivery_numbers, self.accept = (
+            fill(CLAIM),
+            fill(NEXT_DELIVERY_NUMBERS),
+            fill(ACCEPT),
+        )
         self.refuse, self.adjust_crash_count, self.delete_published = (
             fill(REFUSE),
             fill(ADJUST_CRASH_COUNT),
