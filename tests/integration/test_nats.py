@@ -86,7 +86,7 @@ async def test_official_cloudevents_sdk_reads_the_message(url: str) -> None:
     name = unique()
     sent = event("o ä-1", data=b'{"total":3}')
 
-    async with publisher_to(url, name, NatsConfig(source="/shop ä")) as publisher:
+    async with publisher_to(url, name, NatsConfig(cloudevents_source="/shop ä")) as publisher:
         await publisher.publish(sent)
     [found] = await messages_in(url, name)
 
@@ -389,7 +389,7 @@ def guarded(services: Services) -> Iterator[Guarded]:
 
 
 async def test_password_is_decoded_and_never_shown(guarded: Guarded) -> None:
-    config = NatsConfig(source="x")
+    config = NatsConfig(cloudevents_source="x")
     publisher = NatsPublisher(guarded.url_of("app"), stream=unique(), subject="p", config=config)
     source = NatsSource(guarded.url_of("app"), stream=unique(), group="g")
 

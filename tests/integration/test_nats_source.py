@@ -216,7 +216,7 @@ async def test_who_was_too_slow_stands_by(url: str) -> None:
     async with group.source() as first, group.source() as second:
         await received(first, 1)
         [before] = await group.consumers()
-        late = await second._consumers.succeed(await second._connected(), None)
+        late = await second._consumers.replace(await second._connected(), None)
         [after] = await group.consumers()
 
     assert late is None
@@ -421,11 +421,31 @@ async def test_dead_letter_keeps_headers_and_says_why_and_where_from(url: str) -
     own = {name[12:]: unquote(v) for name, v in letter.headers.items() if name.startswith("dead")}
     assert own == {
         "reason": "prüfen:\nValueError",
+        "origin": f"{group.name}/1",
+        "address": f"{group.name}.order.placed",
         "group": "billing",
-        "subject": f"{group.name}.order.placed",
-        "sequence": "1",
     }
     assert consumer.num_ack_pending == 0
+
+
+async def test_dead_letter_of_a_dead_letter_has_only_the_newest_reason(url: str) -> None:
+    group, again = Group(url), unique("D")
+    await group.send(event())
+
+    async with group.source() as source:
+        await source.dead_letter((await received(source, 1))[0], "first")
+    letters = f"{group.name}_DLQ"
+    async with group.source(stream=letters, dead_letters=again) as source:
+        await source.dead_letter((await received(source, 1))[0], "second")
+    [letter] = await messages_in(url, f"{letters}_DLQ")
+
+    own = {name: v for name, v in letter.headers.items() if name.lower().startswith("dead-letter-")}
+    assert own == {
+        "dead-letter-reason": "second",
+        "dead-letter-origin": f"{letters}/1",
+        "dead-letter-address": f"{letters}.billing",
+        "dead-letter-group": "billing",
+    }
 
 
 async def test_dead_letters_of_two_groups_share_a_stream(url: str) -> None:
@@ -433,7 +453,7 @@ async def test_dead_letters_of_two_groups_share_a_stream(url: str) -> None:
     await group.send(event())
     mine = unique("D")
 
-    for settings in ({"group": "a"}, {"group": "b", "dead_letter_subject": mine}, {"group": "c"}):
+    for settings in ({"group": "a"}, {"group": "b", "dead_letters": mine}, {"group": "c"}):
         async with group.source(**settings) as source:
             [delivery] = await received(source, 1)
             await source.dead_letter(delivery, "x")
@@ -506,7 +526,7 @@ async def test_stream_that_would_take_its_own_dead_letters_is_a_mistake(url: str
     await group.send()
 
     with pytest.raises(ConfigurationError, match="dead letters would come back"):
-        await group.source(dead_letter_subject=f"{group.name}.dead").open()
+        await group.source(dead_letters=f"{group.name}.dead").open()
 
 
 async def test_work_queue_cannot_be_ordered(url: str) -> None:

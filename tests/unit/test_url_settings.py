@@ -18,12 +18,12 @@ from tests.support.canary import CANARY
 
 
 def test_every_kind_of_setting_is_read_and_what_is_none_stays() -> None:
-    url = "nats://host?replicas=3&ca_file=%2Fetc%2Fca.pem&heartbeat=7.5&source=shop&other=1"
+    url = "nats://host?replicas=3&ca_file=%2Fetc%2Fca.pem&heartbeat=7.5&sink=shop&other=1"
 
     bare, config = with_url_settings(url, NatsConfig(prefetch=9))
 
     assert bare == "nats://host?other=1"
-    assert (config.replicas, config.ca_file, config.source) == (3, Path("/etc/ca.pem"), "shop")
+    assert (config.replicas, config.ca_file, config.sink) == (3, Path("/etc/ca.pem"), "shop")
     assert (config.heartbeat, config.prefetch) == (timedelta(seconds=7.5), 9)
 
 

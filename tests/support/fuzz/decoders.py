@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from outrider import EventEnvelope
 from outrider.brokers.kafka.messages import to_delivery as kafka_delivery
-from outrider.brokers.nats.messages import from_message
+from outrider.brokers.nats.messages import to_envelope as nats_envelope
 from outrider.brokers.rabbitmq.amqp import Message, Wire
 from outrider.brokers.rabbitmq.messages import to_delivery as rabbitmq_delivery
 from outrider.brokers.redis.messages import to_delivery
@@ -60,7 +60,7 @@ def kafka_record(headers: Sequence[tuple[str, bytes | None]], value: bytes | Non
 
 def nats_message(headers: Mapping[str, str] | None, data: bytes) -> None:
     _event_or_refusal(
-        from_message, Msg(cast("Any", None), headers=dict(headers or {})).headers, data
+        nats_envelope, Msg(cast("Any", None), headers=dict(headers or {})).headers, data
     )
 
 

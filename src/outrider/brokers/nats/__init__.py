@@ -1,9 +1,9 @@
-"""NATS JetStream, through nats-py: a stream that keeps events, and durable consumers with acks.
+"""NATS JetStream, through nats-py: a stream that stores events, and durable consumers with acks.
 
-Accepted means that the stream has stored the event, on most of its replicas. A repeated event is
-stored once, within the stream's duplicate window. A group is received by one source at a time,
-which begins with the oldest event that was not acknowledged. What it cannot do: keep what the
-stream's own limits throw away; order a group whose sources share the work.
+Accepted means that the stream has stored the event, on the majority of its replicas. A repeated
+event is stored once, within the duplicate window of the stream. One source of a group receives at
+a time, from the oldest unacknowledged event on. Limits: a stream drops events that exceed its own
+limits; and a group whose sources share the work has no order.
 """
 
 from __future__ import annotations

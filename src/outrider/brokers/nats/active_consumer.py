@@ -1,4 +1,4 @@
-"""The time in which a source receives: its requests for messages, and the messages in its hands."""
+"""Receives from one JetStream consumer while it is active: pull requests, deliveries and acks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 from nats.errors import NoRespondersError
 
 from outrider.brokers.nats.connection import NATS_ERRORS
-from outrider.brokers.nats.messages import from_message
-from outrider.errors import BrokerUnavailable, DecodeError, InvalidEvent
-from outrider.ports import Delivery
+from outrider.brokers.nats.messages import to_delivery
+from outrider.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -21,15 +20,17 @@ if TYPE_CHECKING:
 
     from outrider.brokers.nats.connection import Connection
     from outrider.brokers.nats.consumers import Consumer, Consumers
+    from outrider.ports import Delivery
 
-_WAIT: Final = 1.0
-_SLACK: Final = 1.0
-_NOTHING_THERE: Final = ("404", "408")
-_ACKNOWLEDGED, _NOT_YET, _IN_PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+_PULL_EXPIRES_S: Final = 1.0
+_PULL_GRACE_S: Final = 1.0
+"""How much later than that an answer may come."""
+_PULL_IS_OVER: Final = ("404", "408")
+_ACK, _NAK, _IN_PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 
 
 class ActiveConsumer:
-    """Ends with the connection, or when somebody else takes over: then it is `over`."""
+    """Ends when the connection is lost or another source takes over; then `ended` is true."""
 
     def __init__(
         self,
@@ -39,132 +40,134 @@ class ActiveConsumer:
         consumers: Consumers,
         prefetch: int,
     ) -> None:
-        self.over = False
+        self.ended = False
         self._prefetch = prefetch
         self._connection, self._consumer, self._consumers = connection, consumer, consumers
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
+        self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
         self._inbox = connection.new_inbox() + "."
-        self._request_number = 0
-        self._asked = 0
-        """How many messages the server still owes us for the last request."""
-        self._doubtful = False
-        self._arrived: deque[Msg] = deque()
-        self._news = asyncio.Event()
-        self._in_hand: dict[int, Delivery] = {}
-        self._first = True
+        self._pull_number = 0
+        self._requested = 0
+        """How many messages of the last pull request have not arrived yet."""
+        self._must_check = False
+        """The answers suggest that the consumer no longer exists."""
+        self._prefetched: deque[Msg] = deque()
+        self._changed = asyncio.Event()
+        self._unacknowledged: dict[int, Delivery] = {}
+        self._is_first = True
         self._subscription: Subscription | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._progress_task: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         self._subscription = await self._connection.subscribe(
             self._inbox + "*", cb=self._on_message
         )
-        self._keeper = asyncio.create_task(self._keep(), name="outrider-nats-keeper")
+        self._progress_task = asyncio.create_task(
+            self._report_progress(), name="outrider-nats-progress"
+        )
 
-    def lose(self) -> None:
-        """Whatever is in hand comes again, here or elsewhere."""
-        self.over = True
-        for delivery in self._in_hand.values():
+    def end(self) -> None:
+        """Marks all deliveries as lost: they are delivered again, here or to another source."""
+        self.ended = True
+        for delivery in self._unacknowledged.values():
             delivery.lost = True
-        self._in_hand.clear()
-        self._arrived.clear()
-        self._news.set()
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._unacknowledged.clear()
+        self._prefetched.clear()
+        self._changed.set()
+        if self._progress_task is not None:
+            self._progress_task.cancel()
 
-    async def end(self, *, give_back: bool) -> None:
-        """Let others have what is in hand at once, if nobody begins anew."""
-        if give_back and not self.over:
-            held = [*(each.message for each in self._in_hand.values()), *self._arrived]
-            asking = (self._ask(message.reply, _NOT_YET) for message in held)
-            await asyncio.gather(*asking, return_exceptions=True)
-        self.lose()
+    async def stop(self, *, give_back: bool) -> None:
+        """Ends it. With `give_back` the server delivers its messages again at once, in no order;
+        that is for sources that share a consumer."""
+        if give_back and not self.ended:
+            deliveries = [delivery.message for delivery in self._unacknowledged.values()]
+            naks = (self._answer(each.reply, _NAK) for each in (*deliveries, *self._prefetched))
+            await asyncio.gather(*naks, return_exceptions=True)
+        self.end()
         if self._subscription is not None:
             with suppress(*NATS_ERRORS):
                 await self._subscription.unsubscribe()
 
     async def receive(self, limit: int) -> list[Delivery]:
-        if not self._asked and len(self._arrived) <= self._prefetch // 2:
-            await self._request(max(limit, self._prefetch) - len(self._arrived))
+        if not self._requested and len(self._prefetched) <= self._prefetch // 2:
+            await self._pull(max(limit, self._prefetch) - len(self._prefetched))
         try:
-            async with asyncio.timeout(_WAIT + _SLACK):
-                while self._asked and not self._arrived and not self.over:
-                    self._news.clear()
-                    await self._news.wait()
+            async with asyncio.timeout(_PULL_EXPIRES_S + _PULL_GRACE_S):
+                while self._requested and not self._prefetched and not self.ended:
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            # Servers before 2.10 say nothing at all about a consumer that is gone.
-            self._asked, self._doubtful = 0, True
-        if self._doubtful:
+            # Servers before 2.10 send no answer at all for a consumer that was deleted.
+            self._requested, self._must_check = 0, True
+        if self._must_check:
             await self.check()
-        taken = (self._take(self._arrived.popleft()) for _ in range(min(limit, len(self._arrived))))
-        return [delivery for delivery in taken if delivery is not None]
+        count = min(limit, len(self._prefetched))
+        found = (self._deliver(self._prefetched.popleft()) for _ in range(count))
+        return [delivery for delivery in found if delivery is not None]
 
     async def acknowledge(self, delivery: Delivery) -> None:
         try:
-            await self._ask(delivery.message.reply, _ACKNOWLEDGED)
+            await self._answer(delivery.message.reply, _ACK)
         except NoRespondersError as error:
             await self.check()
-            if not self.over:
+            if not self.ended:
                 raise BrokerUnavailable("NATS: the consumer has no leader") from error
         else:
-            self._in_hand.pop(delivery.message.metadata.sequence.stream, None)
+            self._unacknowledged.pop(delivery.message.metadata.sequence.stream, None)
 
     async def check(self) -> None:
-        """Whether our consumer still exists; a successor deletes it."""
-        if not self.over and not await self._consumers.exists(
+        """Ends if the consumer no longer exists: a source that takes over deletes it."""
+        if not self.ended and not await self._consumers.exists(
             self._connection, self._consumer.name
         ):
-            self.lose()
-        self._doubtful = False
+            self.end()
+        self._must_check = False
 
-    async def _request(self, count: int) -> None:
-        self._asked, self._request_number = count, self._request_number + 1
-        wanted = json.dumps({"batch": count, "expires": int(_WAIT * 1e9)}).encode()
-        await self._connection.publish(self._next, wanted, f"{self._inbox}{self._request_number}")
+    async def _pull(self, count: int) -> None:
+        self._requested, self._pull_number = count, self._pull_number + 1
+        body = json.dumps({"batch": count, "expires": int(_PULL_EXPIRES_S * 1e9)}).encode()
+        reply = f"{self._inbox}{self._pull_number}"
+        await self._connection.publish(self._pull_subject, body, reply)
 
     async def _on_message(self, message: Msg) -> None:
         if message.reply:
-            self._asked = max(0, self._asked - 1)
-            self._arrived.append(message)
-        elif message.subject == f"{self._inbox}{self._request_number}":
-            self._asked = 0
-            self._doubtful |= (message.headers or {}).get("Status") not in _NOTHING_THERE
-        self._news.set()
+            self._requested = max(0, self._requested - 1)
+            self._prefetched.append(message)
+        elif message.subject == f"{self._inbox}{self._pull_number}":
+            self._requested = 0
+            self._must_check |= (message.headers or {}).get("Status") not in _PULL_IS_OVER
+        self._changed.set()
 
-    def _take(self, message: Msg) -> Delivery | None:
-        number = message.metadata.sequence.stream
-        if number in self._in_hand:
-            return None  # the server lost patience with us; it is being handled all the same
-        delivery = Delivery(None, message=message, delivery_count=message.metadata.num_delivered)
-        if self._first:
-            delivery.delivery_count += self._consumer.tries - 1
-            self._first = False
-        try:
-            delivery.envelope = from_message(message.headers, message.data)
-        except DecodeError as error:
-            delivery.problem = str(error)
-        except InvalidEvent as error:
-            # Its text may quote a value.
-            delivery.problem = f"an attribute is not valid: {type(error).__name__}"
-        self._in_hand[number] = delivery
+    def _deliver(self, message: Msg) -> Delivery | None:
+        """None for a message that the server delivered again while its handler still runs."""
+        sequence = message.metadata.sequence.stream
+        if sequence in self._unacknowledged:
+            return None
+        delivery = to_delivery(message)
+        if self._is_first:
+            delivery.delivery_count += self._consumer.starts - 1
+            self._is_first = False
+        self._unacknowledged[sequence] = delivery
         return delivery
 
-    async def _keep(self) -> None:
-        """Tell the server in time that we are still at it."""
+    async def _report_progress(self) -> None:
+        """Prevents the server from delivering messages again that are still being handled."""
         while True:
             await asyncio.sleep(self._consumer.ack_wait / 3)
-            replies = [delivery.message.reply for delivery in self._in_hand.values()]
-            replies += [message.reply for message in self._arrived]
+            replies = [delivery.message.reply for delivery in self._unacknowledged.values()]
+            replies += [message.reply for message in self._prefetched]
             try:
                 for reply in replies:
                     await self._connection.publish(reply, _IN_PROGRESS)
                 if replies:
-                    await self._ask(replies[0], _IN_PROGRESS)
+                    # A request, since only its answer shows that the consumer still exists.
+                    await self._answer(replies[0], _IN_PROGRESS)
             except NoRespondersError:
                 with suppress(*NATS_ERRORS):
                     await self.check()
             except NATS_ERRORS:
-                pass  # the next time, or the connection is lost
+                pass  # The next round tries again, unless the connection is lost.
 
-    async def _ask(self, reply: str, word: bytes) -> None:
-        await self._connection.request(reply, word, timeout=self._connection.patience)
+    async def _answer(self, reply: str, kind: bytes) -> None:
+        """Sends an acknowledgement, and waits until the server has confirmed it."""
+        await self._connection.request(reply, kind, timeout=self._connection.request_timeout_s)

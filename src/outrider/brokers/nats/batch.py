@@ -1,4 +1,4 @@
-"""The events of one publish call: which may be sent now, and what became of each."""
+"""The events of one publish call: which may be sent now, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Never has two events of one aggregate in flight: a stream may refuse one of them, and while
-    it changes its leader may lose one, and store the next."""
+    """Never has two events of one aggregate in flight: the stream may refuse the first and store
+    the second, or lose the first in an election."""
 
     def __init__(self, envelopes: Sequence[EventEnvelope]) -> None:
         self.envelopes = envelopes
         self.ready: deque[int] = deque()
         """The events that may be sent now."""
         self.in_flight: dict[int, int] = {}
-        """Those that were sent and not answered, with their sizes."""
+        """The events that were sent and not answered, with their sizes."""
         self.bytes_in_flight = 0
         self.changed = asyncio.Event()
         """Set with every answer."""
         self._outcomes: list[Outcome | None] = [None] * len(envelopes)
         self._followers: dict[int, int] = {}
+        """The next event of the same aggregate."""
         last: dict[tuple[str, str], int] = {}
         for index, envelope in enumerate(envelopes):
             aggregate = (envelope.aggregate_type, envelope.aggregate_id)
@@ -52,15 +53,16 @@ class Batch:
         self.bytes_in_flight += size
 
     def answered(self, index: int, outcome: Outcome) -> None:
-        """What follows in the same aggregate may go now, or else is held back."""
+        """If it was accepted, the next event of its aggregate becomes ready; else that one is held
+        back."""
         self.bytes_in_flight -= self.in_flight.pop(index, 0)
         self._outcomes[index] = outcome
         if outcome is ACCEPTED and (follower := self._followers.get(index)) is not None:
             self.ready.append(follower)
         self.changed.set()
 
-    def end(self, error: OutriderError) -> None:
-        """Nobody can tell what became of all that was not answered."""
+    def fail(self, error: OutriderError) -> None:
+        """The outcome of every event without an answer becomes Unknown."""
         for index in (*self.in_flight, *self.ready):
             self._outcomes[index] = Unknown(str(error), error)
         self.in_flight.clear()

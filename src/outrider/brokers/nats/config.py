@@ -1,4 +1,4 @@
-"""The settings of publisher and source, and the servers that a URL names."""
+"""The settings of NatsPublisher and NatsSource, the servers of a URL, and rules for names."""
 
 from __future__ import annotations
 
@@ -10,69 +10,83 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from outrider.errors import ConfigurationError
+from outrider.settings.tls import has_tls_settings, tls_problems
 from outrider.settings.tls import tls_context as make_tls_context
+from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
     from pathlib import Path
 
-_PORT: Final = 4222
+_DEFAULT_PORT: Final = 4222
 _SCHEMES: Final = ("nats", "tls")
-_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
-_SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
+# Control characters break the protocol; surrogates are no valid Unicode text.
+_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\ud800-\udfff]+")
+_WORD: Final = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
+_SUBJECT: Final = re.compile(rf"{_WORD}(\.{_WORD})*")
 _WILDCARD: Final = re.compile(r"(^|(?<=\.))(\*(?=\.|$)|>$)")
 _POSITIVE: Final = (
-    *("connect_timeout", "publish_timeout", "request_timeout", "heartbeat"),
-    *("replicas", "duplicate_window", "prefetch", "ack_wait", "takeover_after"),
+    *("connect_timeout", "publish_timeout", "request_timeout", "heartbeat", "takeover_after"),
+    *("ack_wait", "max_message_size", "prefetch", "replicas", "duplicate_window"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NatsConfig:
-    """How long to wait, what to create, whom to trust."""
+    """Timeouts, sizes, streams to create, login and TLS."""
 
     connect_timeout: timedelta = timedelta(seconds=5)
-    """For each server; longer rides out a slow network, shorter tries the next one sooner."""
+    """A longer time tolerates a slow network; a shorter one notices sooner that the broker is
+    down. Applies to each server of the list."""
     publish_timeout: timedelta = timedelta(seconds=10)
-    """For a whole call, connecting included; what is not stored by then is sent again later."""
+    """For one whole publish call, connecting included. Events that are not acknowledged by then
+    are published again later."""
     request_timeout: timedelta = timedelta(seconds=5)
-    """For one question to JetStream; an election in a cluster takes a few seconds."""
+    """For one request to JetStream. Allow a few seconds, which an election in a cluster takes."""
     heartbeat: timedelta = timedelta(seconds=20)
-    """Twice this time of silence is a lost connection; shorter notices sooner, and pings more."""
-    source: str = "outrider"
-    """The CloudEvents attribute that says which system the events come from."""
-    sink: str = "nats"
-    """Part of the message id: two publishers that send the same events into one stream need
-    different ones, or the stream takes the second copy for a repetition."""
+    """A connection that is silent for twice this time is lost. Shorter notices that sooner, and
+    sends more."""
+    takeover_after: timedelta = timedelta(seconds=10)
+    """How long a source that hangs keeps its group. Shorter lets another source take over sooner,
+    but also takes over from a source that was only slow. When a source dies, the server knows at
+    once."""
+    ack_wait: timedelta = timedelta(seconds=30)
+    """When the server delivers a message again that was neither acknowledged nor reported as in
+    progress. A source reports in time, unless it hangs."""
+    max_message_size: int | None = None
+    """Bytes, headers included. A larger event is refused without being sent. None means the limit
+    of the server and of the stream, which apply in any case."""
+    prefetch: int = 256
+    """How many messages a source receives ahead of their acknowledgement. More is faster over a
+    slow network, and needs memory. Sources that are not ordered receive none ahead."""
     replicas: int = 1
     """How many servers keep a stream that is created here; three survive the loss of one."""
     duplicate_window: timedelta = timedelta(minutes=2)
-    """For how long a stream that is created here recognises repetitions; longer needs memory."""
-    prefetch: int = 256
-    """How many messages an ordered source fetches ahead; more is faster, and needs memory."""
-    ack_wait: timedelta = timedelta(seconds=30)
-    """When the server takes back a message from a source that shows no sign of life."""
-    takeover_after: timedelta = timedelta(seconds=10)
-    """How long a source that hangs keeps its group; of one that died the server knows at once."""
+    """How long a stream that is created here recognises a repeated event. Longer needs memory."""
+    sink: str = "nats"
+    """Part of the message id. Two publishers that send the same events into one stream need
+    different sinks, else the stream takes the second copy for a repetition."""
     credentials: Path | None = None
-    """A .creds file with a user's JWT and key; needs the nkeys package."""
+    """A .creds file with the JWT and the key of a user; needs the package nkeys."""
     nkey_seed: Path | None = None
-    """A file with the seed of an nkey; needs the nkeys package."""
+    """A file with the seed of an nkey; needs the package nkeys."""
+    cloudevents_source: str = "outrider"
+    """The CloudEvents attribute `source`: the system that the events come from."""
     ca_file: Path | None = None
-    """Trusted instead of the system's authorities; needs tls://."""
+    """Certificate authorities to trust instead of those of the system."""
     client_certificate: Path | None = None
-    """Shown to the server, with its key in the same file or in `client_key`; needs tls://."""
+    """Presented to the broker; its key is in the same file or in `client_key`."""
     client_key: Path | None = None
-    """The key of `client_certificate`, if it lies in a file of its own."""
+    """The key of `client_certificate`, if it is in a file of its own."""
     ssl_context: ssl.SSLContext | None = None
-    """Instead of the three above, with whatever it verifies; needs tls://."""
+    """Replaces the three settings above, and decides itself what it verifies."""
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be positive"
             for name in _POSITIVE
-            if (value := getattr(self, name)) <= type(value)()
+            if (value := getattr(self, name)) is not None and value <= type(value)()
         ]
         if not self.sink.isascii() or not self.sink.isprintable() or " " in self.sink:
             problems.append("sink must be printable ASCII without spaces")
@@ -80,10 +94,7 @@ class NatsConfig:
             problems.append("credentials excludes nkey_seed")
         if (self.credentials or self.nkey_seed) and find_spec("nkeys") is None:
             problems.append("credentials and nkey_seed need nkeys: pip install nkeys")
-        if self.client_key and not self.client_certificate:
-            problems.append("client_key needs client_certificate")
-        if self.ssl_context and (self.ca_file or self.client_certificate):
-            problems.append("ssl_context excludes ca_file and client_certificate")
+        problems += tls_problems(self)
         if problems:
             raise ConfigurationError(f"NatsConfig: {'; '.join(problems)}")
 
@@ -96,37 +107,49 @@ class Server:
     port: int
     tls: bool
     login: dict[str, str] = field(repr=False)
-    """As nats-py wants it: user and password, or token."""
+    """Arguments of nats-py: user and password, or token."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
 
 
-def parse_url(url: str | Sequence[str]) -> tuple[Server, ...]:
-    """`nats://user:password@host:4222`, several of them with commas between or in a list.
+def read_url(
+    url: str | Sequence[str], config: NatsConfig | None
+) -> tuple[tuple[Server, ...], NatsConfig]:
+    """The servers, and the config with the settings behind the ? of the URL.
 
-    No error repeats any part of a URL: what is misplaced in it is often the password.
+    `nats://user:password@host:4222`, or several of them, separated by commas or as a list. No
+    error repeats any part of a URL: a misplaced part is often the password.
     """
+    config = config or NatsConfig()
+    if isinstance(url, str):
+        url, config = with_url_settings(url, config)
+    return _parse_servers(url), config
+
+
+def _parse_servers(url: str | Sequence[str]) -> tuple[Server, ...]:
     texts = url.split(",") if isinstance(url, str) else url
-    servers = tuple(_server(text.strip()) for text in texts)
+    servers = tuple(_parse_server(text.strip()) for text in texts)
     if not servers:
-        raise _bad("there is none")
+        raise _bad_url("there is none")
     return servers
 
 
-def _server(text: str) -> Server:
+def _parse_server(text: str) -> Server:
     try:
         parts = urlsplit(text)
-        port = parts.port or _PORT
+        port = parts.port or _DEFAULT_PORT
     except ValueError:
-        raise _bad("it is none, or its port is no number up to 65535") from None
+        raise _bad_url("it is none, or its port is no number up to 65535") from None
     if parts.scheme not in _SCHEMES:
-        raise _bad("it must begin with nats:// or tls://")
+        raise _bad_url("it must begin with nats:// or tls://")
     if parts.path.strip("/") or parts.query or parts.fragment or "#" in text or "?" in text:
-        raise _bad("/ ? # , in user or password must be percent-encoded; see NatsConfig for more")
+        raise _bad_url(
+            "/ ? # , in user or password must be percent-encoded; see NatsConfig for more"
+        )
     if not parts.hostname:
-        raise _bad("it names no host")
+        raise _bad_url("it names no host")
     return Server(host=parts.hostname, port=port, tls=parts.scheme == "tls", login=_login(parts))
 
 
@@ -139,9 +162,9 @@ def _login(parts: SplitResult) -> dict[str, str]:
 
 
 def tls_context(servers: Sequence[Server], config: NatsConfig) -> ssl.SSLContext | None:
-    """Verifies the server's certificate and name, unless a context of the user's own does not."""
+    """None without TLS; raises ConfigurationError if settings and URL contradict each other."""
     if not any(server.tls for server in servers):
-        if config.ssl_context or config.ca_file or config.client_certificate:
+        if has_tls_settings(config):
             raise ConfigurationError("NatsConfig: TLS settings need tls://")
         return None
     return make_tls_context(config)
@@ -150,7 +173,7 @@ def tls_context(servers: Sequence[Server], config: NatsConfig) -> ssl.SSLContext
 def check_names(
     names: dict[str, str], subjects: dict[str, str], patterns: Sequence[str] = ()
 ) -> None:
-    """Streams and groups, subjects without wildcards, and subjects that may have some."""
+    """`names` are streams and groups; `subjects` have no wildcards; `patterns` may have some."""
     problems = [
         f"{what} must be a name without spaces and . * > / \\"
         for what, name in names.items()
@@ -176,17 +199,17 @@ def is_subject(text: str) -> bool:
 
 
 def covers(pattern: str, subject: str) -> bool:
-    """Whether a stream that takes the pattern takes every message of the subject."""
-    wanted = subject.split(".")
+    """Whether a stream with this pattern stores every message of the subject."""
+    words = subject.split(".")
     for number, word in enumerate(pattern.split(".")):
-        if number >= len(wanted):
+        if number >= len(words):
             return False
         if word == ">":
             return True
-        if wanted[number] == ">" or word not in ("*", wanted[number]):
+        if words[number] == ">" or word not in ("*", words[number]):
             return False
-    return len(pattern.split(".")) == len(wanted)
+    return len(pattern.split(".")) == len(words)
 
 
-def _bad(why: str) -> ConfigurationError:
+def _bad_url(why: str) -> ConfigurationError:
     return ConfigurationError(f"bad NATS URL: {why}")

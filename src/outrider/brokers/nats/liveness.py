@@ -1,4 +1,4 @@
-"""Who receives for a group: it answers on a subject of the group's own, as long as it lives."""
+"""Tells whether a source of the group is active: it answers probes on a subject of the group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NoAnswer
+from nats.errors import TimeoutError as NatsTimeoutError
 
 from outrider.brokers.nats.connection import NATS_ERRORS
 
@@ -18,54 +18,54 @@ if TYPE_CHECKING:
 
     from outrider.brokers.nats.connection import Connection
 
-# Twice, for in a cluster it takes a moment until all servers know who listens.
-_LOOKS: Final = 2
-_BETWEEN_LOOKS: Final = 0.25
-_ANSWER: Final = 1.0
-_STANDING_BY: Final = 0.8
+# Two, since in a cluster a new subscription takes a moment to be known on all servers.
+_PROBES: Final = 2
+_PROBE_INTERVAL_S: Final = 0.25
+_PROBE_TIMEOUT_S: Final = 1.0
+_STANDBY_INTERVAL_S: Final = 0.8
 
 
 class Liveness:
-    """The server knows at once when the one who answers is gone; one that hangs is given time."""
+    """If the active source dies, the server reports at once that nobody answers. If it hangs, it
+    counts as gone after `takeover_after`."""
 
     def __init__(self, stream: str, group: str, takeover_after: float) -> None:
-        # Clients that may do little else may use their inboxes.
+        # Clients with few permissions may still use subjects of inboxes.
         self._subject = f"_INBOX.outrider.{stream}.{group}"
         self._takeover_after = takeover_after
         self._silent_since: float | None = None
         self._subscription: Subscription | None = None
 
-    async def announce(self, connection: Connection) -> None:
-        async def answer(question: Msg) -> None:
-            await connection.publish(question.reply)
+    async def start_answering(self, connection: Connection) -> None:
+        async def answer(probe: Msg) -> None:
+            await connection.publish(probe.reply)
 
         self._subscription = await connection.subscribe(self._subject, cb=answer)
 
-    async def leave(self) -> None:
+    async def stop_answering(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(*NATS_ERRORS):
                 await subscription.unsubscribe()
 
-    async def is_missed(self, connection: Connection) -> bool:
-        """Whether nobody answers; takes a moment in any case."""
-        for _ in range(_LOOKS):
+    async def is_free(self, connection: Connection) -> bool:
+        """Whether no source is active; always takes a moment, so that callers do not spin."""
+        for _ in range(_PROBES):
             try:
-                await connection.request(self._subject, timeout=_ANSWER)
+                await connection.request(self._subject, timeout=_PROBE_TIMEOUT_S)
             except NoRespondersError:
-                await asyncio.sleep(_BETWEEN_LOOKS)
-            except NoAnswer:
-                if connection.denied:
+                await asyncio.sleep(_PROBE_INTERVAL_S)
+            except NatsTimeoutError:
+                if connection.permission_error:
                     raise
-                return self._silence()
+                return self._was_silent_too_long()
             else:
                 self._silent_since = None
-                await asyncio.sleep(_STANDING_BY)
+                await asyncio.sleep(_STANDBY_INTERVAL_S)
                 return False
         return True
 
-    def _silence(self) -> bool:
-        """Whether there has been one for long enough."""
+    def _was_silent_too_long(self) -> bool:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         return now - self._silent_since >= self._takeover_after

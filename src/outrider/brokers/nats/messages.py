@@ -1,4 +1,4 @@
-"""An envelope as a NATS message, marshalled by hand because it is the hot path, and back."""
+"""Events as NATS messages with CloudEvents headers, marshalled by hand for speed, and back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from outrider.brokers.nats.config import is_subject
+from outrider.errors import DecodeError
 from outrider.events.cloudevents import from_attributes, to_attributes
+from outrider.ports import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nats.aio.msg import Msg
 
     from outrider.events.envelope import EventEnvelope
 
@@ -18,21 +22,21 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 
 _PREFIX: Final = "ce-"
 _CONTENT_TYPE: Final = {"datacontenttype": "content-type"}
-# Attributes that all events of one type, version and aggregate type have in common.
-_OF_THE_KIND: Final = frozenset(
+_SHARED_ATTRIBUTES: Final = frozenset(
     {"specversion", "source", "type", "aggregatetype", "eventversion", "datacontenttype"}
 )
-# What CloudEvents lets through in a header: printable ASCII but for space, quote and percent.
+"""The same for all events of one type, version and aggregate type."""
+# CloudEvents allows these characters in a header: printable ASCII but for space, quote, percent.
 _PLAIN: Final = re.compile(r"[!#$&-~]*")
 _SAFE: Final = "".join(filter(_PLAIN.fullmatch, map(chr, range(0x21, 0x7F))))
-_MAX_KINDS: Final = 1024
+_MAX_CACHED_PREFIXES: Final = 1024
 
 
 class Unsendable(Exception):
-    """This event does not fit into a message for this stream."""
+    """This event does not fit into a message for this stream; the text quotes no value."""
 
 
-class _Kind(NamedTuple):
+class _MessagePrefix(NamedTuple):
     """What all events of one type, version and aggregate type have in common."""
 
     subject: str
@@ -40,44 +44,63 @@ class _Kind(NamedTuple):
 
 
 class MessageWriter:
-    """Writes messages to subjects with one prefix."""
+    """Writes messages to subjects that begin with `prefix`."""
 
-    def __init__(self, prefix: str, source: str, sink: str) -> None:
-        self._prefix, self._source, self._sink = prefix, source, sink
-        self._kinds: dict[tuple[str, str, int], _Kind] = {}
+    def __init__(self, prefix: str, cloudevents_source: str, sink: str) -> None:
+        self._prefix, self._cloudevents_source, self._sink = prefix, cloudevents_source, sink
+        self._cache: dict[tuple[str, str, int], _MessagePrefix] = {}
 
     def subject(self, envelope: EventEnvelope) -> str:
         return f"{self._prefix}.{envelope.event_type}"
 
     def write(self, envelope: EventEnvelope, reply: str, max_size: int) -> bytes:
-        """The whole command; raises Unsendable if that is impossible."""
-        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
-        attributes = to_attributes(envelope, self._source)
-        kind = self._kinds.get(key) or self._learn(key, envelope, attributes)
-        own = [_line(name, value) for name, value in attributes.items() if name not in _OF_THE_KIND]
-        headers = (
-            f"{kind.headers}{''.join(own)}{MESSAGE_ID}: {attributes['id']}:{self._sink}\r\n\r\n"
-        )
+        """The whole HPUB command; raises Unsendable if that is impossible."""
+        try:
+            common, headers = self._marshal(envelope)
+        except UnicodeEncodeError:
+            raise Unsendable("a header is no valid Unicode text") from None
         size = len(headers) + len(envelope.data)
         if size > max_size:
             raise Unsendable(f"it has {size} bytes with its headers, {max_size} are allowed")
-        start = f"HPUB {kind.subject} {reply} {len(headers)} {size}\r\n{headers}"
+        start = f"HPUB {common.subject} {reply} {len(headers)} {size}\r\n{headers}"
         return b"%b%b\r\n" % (start.encode(), envelope.data)
 
-    def _learn(
+    def _marshal(self, envelope: EventEnvelope) -> tuple[_MessagePrefix, str]:
+        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
+        attributes = to_attributes(envelope, self._cloudevents_source)
+        common = self._cache.get(key) or self._cached(key, envelope, attributes)
+        own = [
+            _line(name, value)
+            for name, value in attributes.items()
+            if name not in _SHARED_ATTRIBUTES
+        ]
+        message_id = f"{MESSAGE_ID}: {attributes['id']}:{self._sink}"
+        return common, f"{common.headers}{''.join(own)}{message_id}\r\n\r\n"
+
+    def _cached(
         self, key: tuple[str, str, int], envelope: EventEnvelope, attributes: Mapping[str, str]
-    ) -> _Kind:
+    ) -> _MessagePrefix:
         subject = self.subject(envelope)
         if not is_subject(subject):
             raise Unsendable("its type is no part of a subject: an empty word, a space, * or >")
-        lines = (_line(name, attributes[name]) for name in sorted(_OF_THE_KIND))
-        if len(self._kinds) >= _MAX_KINDS:
-            self._kinds.clear()
-        kind = self._kinds[key] = _Kind(subject, f"NATS/1.0\r\n{''.join(lines)}")
-        return kind
+        lines = (_line(name, attributes[name]) for name in sorted(_SHARED_ATTRIBUTES))
+        if len(self._cache) >= _MAX_CACHED_PREFIXES:
+            self._cache.clear()
+        common = self._cache[key] = _MessagePrefix(subject, f"NATS/1.0\r\n{''.join(lines)}")
+        return common
 
 
-def from_message(headers: Mapping[str, str] | None, data: bytes) -> EventEnvelope:
+def to_delivery(message: Msg) -> Delivery:
+    """A message that is no event has a problem, which quotes no value of the message."""
+    delivery = Delivery(None, message=message, delivery_count=message.metadata.num_delivered)
+    try:
+        delivery.envelope = to_envelope(message.headers, message.data)
+    except DecodeError as error:
+        delivery.problem = str(error)
+    return delivery
+
+
+def to_envelope(headers: Mapping[str, str] | None, data: bytes) -> EventEnvelope:
     attributes = {
         name.lower().removeprefix(_PREFIX): unquote(value)
         for name, value in (headers or {}).items()
@@ -87,12 +110,12 @@ def from_message(headers: Mapping[str, str] | None, data: bytes) -> EventEnvelop
 
 
 def encode(text: str) -> str:
-    """Percent-encoded to ASCII where needed."""
+    """Percent-encodes everything but plain ASCII; raises UnicodeEncodeError for surrogates."""
     return text if _PLAIN.fullmatch(text) else quote(text, safe=_SAFE)
 
 
 def size_of(headers: Mapping[str, str], data: bytes) -> int:
-    """What the server counts against its limits: two lines around the headers, and the rest."""
+    """The size that the server compares with its limits: first and last line, headers, data."""
     return 12 + sum(len(n) + len(v) + 4 for n, v in headers.items()) + len(data)
 
 

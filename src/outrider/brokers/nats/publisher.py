@@ -1,4 +1,4 @@
-"""The publisher: events into one stream, under subjects that end with their type."""
+"""The publisher: events into one stream, under subjects that end with the event type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nats.js.errors import BadRequestError, NotFoundError
 
 from outrider.brokers.nats.batch import Batch
 from outrider.brokers.nats.config import check_names, covers
-from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
+from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection, translate
 from outrider.brokers.nats.durability import check_durability
 from outrider.brokers.nats.messages import MessageWriter
 from outrider.brokers.nats.pipeline import Pipeline
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import CheckResult
 
-_EXISTS_ALREADY: Final = 10058
+_STREAM_EXISTS: Final = 10058
 
 
 class NatsPublisher(Openable):
-    """Sends events to `<subject>.<event type>`, and has them stored by one stream.
+    """Publishes events to `<subject>.<event type>`, where one stream stores them.
 
-    A stream that is missing is created; one that exists is left as it is, and must take those
-    subjects. The publisher opens with the first call, and again with the first call after the
-    connection was lost. A call that is cancelled or times out drops the connection. Calls may
-    overlap as long as no aggregate is in two of them.
+    A missing stream is created. An existing stream is not changed, and must store those subjects.
+    The publisher connects at the first call, and again at the first call after a lost connection.
+    A call that is cancelled or times out drops the connection. Calls may overlap as long as no
+    aggregate is in two of them.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
-        *,
         stream: str = "EVENTS",
+        *,
         subject: str = "events",
         config: NatsConfig | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class NatsPublisher(Openable):
         self._cluster = Cluster(url, config)
         self._config = self._cluster.config
         self._stream, self._subject = stream, subject
-        self._writer = MessageWriter(subject, self._config.source, self._config.sink)
+        self._writer = MessageWriter(subject, self._config.cloudevents_source, self._config.sink)
         self._opening = asyncio.Lock()
         self._pipeline: Pipeline | None = None
         self._closed = False
@@ -58,7 +58,7 @@ class NatsPublisher(Openable):
         return f"<NatsPublisher {self._cluster} stream {self._stream!r} subject {self._subject!r}>"
 
     async def open(self) -> None:
-        """Connect, and create the stream or check it.
+        """Connects, and checks or creates the stream.
 
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
@@ -66,20 +66,19 @@ class NatsPublisher(Openable):
         await self._opened()
 
     async def close(self) -> None:
-        """What is in flight becomes unknown; `open` makes the publisher usable again."""
+        """Events in flight get the outcome Unknown. `open` makes the publisher usable again."""
         self._closed = True
         async with self._opening:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
-                await pipeline.connection.end()
+                await pipeline.connection.shut_down()
 
     async def check_durability(self) -> list[CheckResult]:
-        """What an acknowledgement is worth here."""
         connection = (await self._opened()).connection
         try:
             return check_durability(await connection.js.stream_info(self._stream))
         except NATS_ERRORS as error:
-            raise self._cluster.translate(error, connection) from error
+            raise self._translate(error, connection) from error
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -88,21 +87,21 @@ class NatsPublisher(Openable):
         batch, limit = Batch(envelopes), self._config.publish_timeout
         try:
             async with asyncio.timeout(limit.total_seconds()):
-                await self._deliver(batch)
+                await self._publish(batch)
         except TimeoutError:
-            batch.end(BrokerUnavailable(f"NATS at {self._cluster}: no answer within {limit}"))
+            batch.fail(BrokerUnavailable(f"NATS at {self._cluster}: no answer within {limit}"))
         except OutriderError as error:
-            batch.end(error)
+            batch.fail(error)
         raise_unless_accepted(batch.outcomes)
 
-    async def _deliver(self, batch: Batch) -> None:
+    async def _publish(self, batch: Batch) -> None:
         if batch.settled:
             return
         pipeline = await self._opened()
         try:
             await pipeline.send_all(batch)
         except NATS_ERRORS as error:
-            raise self._cluster.translate(error, pipeline.connection) from error
+            raise self._translate(error, pipeline.connection) from error
         finally:
             if batch.in_flight:
                 pipeline.connection.abort()
@@ -113,8 +112,8 @@ class NatsPublisher(Openable):
                 raise BrokerUnavailable(f"{self!r} was closed")
             if self._pipeline is None or self._pipeline.connection.lost:
                 self._pipeline = await self._open()
-            elif self._pipeline.doubtful:
-                await self._look_at_stream(self._pipeline)
+            elif self._pipeline.must_check_stream:
+                await self._check_stream(self._pipeline)
             return self._pipeline
 
     async def _open(self) -> Pipeline:
@@ -122,22 +121,23 @@ class NatsPublisher(Openable):
         pipeline = Pipeline(connection, self._stream, self._writer)
         try:
             await pipeline.open()
-            await self._look_at_stream(pipeline)
+            await self._check_stream(pipeline)
         except BaseException:
-            await connection.end()
+            await connection.shut_down()
             raise
         return pipeline
 
-    async def _look_at_stream(self, pipeline: Pipeline) -> None:
+    async def _check_stream(self, pipeline: Pipeline) -> None:
         connection = pipeline.connection
         try:
             stream = await self._find_or_create(connection)
         except NATS_ERRORS as error:
-            raise self._cluster.translate(error, connection) from error
-        self._check(stream)
-        limits = (connection.max_payload, stream.max_msg_size or -1)
-        pipeline.max_size = min(limit for limit in limits if limit > 0)
-        pipeline.doubtful = False
+            raise self._translate(error, connection) from error
+        self._check_settings(stream)
+        # Servers report "no limit" as -1 or 0.
+        limits = (connection.max_payload, stream.max_msg_size, self._config.max_message_size)
+        pipeline.max_size = min(limit for limit in limits if limit and limit > 0)
+        pipeline.must_check_stream = False
 
     async def _find_or_create(self, connection: Connection) -> StreamConfig:
         try:
@@ -153,12 +153,12 @@ class NatsPublisher(Openable):
         try:
             return (await connection.js.add_stream(wanted)).config
         except BadRequestError as error:
-            if error.err_code != _EXISTS_ALREADY:
+            if error.err_code != _STREAM_EXISTS:
                 raise
-            # Somebody was faster, with other settings.
+            # Another client created it meanwhile, with other settings.
             return (await connection.js.stream_info(self._stream)).config
 
-    def _check(self, stream: StreamConfig) -> None:
+    def _check_settings(self, stream: StreamConfig) -> None:
         wanted, taken = f"{self._subject}.>", stream.subjects or []
         problems = []
         if not any(covers(pattern, wanted) for pattern in taken):
@@ -170,3 +170,6 @@ class NatsPublisher(Openable):
         if problems:
             why = "; ".join(problems)
             raise ConfigurationError(f"NATS at {self._cluster}: stream {self._stream}: {why}")
+
+    def _translate(self, error: Exception, connection: Connection) -> OutriderError:
+        return translate(error, self._cluster, connection.permission_error)

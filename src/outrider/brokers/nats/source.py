@@ -1,4 +1,4 @@
-"""The source: one at a time receives for a group, and another takes over from it."""
+"""The source: one source of a group is active at a time, and another takes over from it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nats.js.errors import NotFoundError
 
 from outrider.brokers.nats.active_consumer import ActiveConsumer
 from outrider.brokers.nats.config import check_names, covers
-from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection
+from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection, translate
 from outrider.brokers.nats.consumers import Consumer, Consumers
 from outrider.brokers.nats.dead_letters import DeadLetters
 from outrider.brokers.nats.liveness import Liveness
-from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
 
 if TYPE_CHECKING:
@@ -27,46 +27,47 @@ if TYPE_CHECKING:
 class NatsSource(Openable):
     """Receives from a stream for a group.
 
-    With `ordered` one source of the group receives; the others stand by, and one of them takes
-    over, from the oldest event that was not acknowledged, when it closes, dies or hangs. Without,
-    all of them share the messages in no order. Messages that are set aside go to
-    `dead_letter_subject`, in the stream `<stream>_DLQ`, which is created when it is first needed.
+    With `ordered`, one source of the group is active and the others stand by. When it closes, dies
+    or hangs, one of them takes over, from the oldest unacknowledged event on. Without `ordered`,
+    all sources share the messages, in no order. Dead letters go to the subject `dead_letters`, by
+    default `<stream>_DLQ.<group>`, in the stream `<stream>_DLQ`, which is created at first use.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
-        *,
         stream: str = "EVENTS",
+        *,
         group: str,
         subjects: str | Sequence[str] = (),
         ordered: bool = True,
-        dead_letter_subject: str | None = None,
+        dead_letters: str | None = None,
         config: NatsConfig | None = None,
     ) -> None:
         self._cluster = Cluster(url, config)
         config = self._cluster.config
         subjects = [subjects] if isinstance(subjects, str) else list(subjects)
-        self._dead_letters = DeadLetters(stream, group, dead_letter_subject, config.replicas)
+        self._dead_letters = DeadLetters(stream, group, dead_letters, config.replicas)
         check_names(
             {"stream": stream, "group": group},
-            {"dead_letter_subject": self._dead_letters.subject},
+            {"dead_letters": self._dead_letters.subject},
             subjects,
         )
         self._stream, self._group, self._ordered = stream, group, ordered
         self._consumers = Consumers(stream, group, subjects, config.ack_wait.total_seconds())
-        self._presence = Liveness(stream, group, config.takeover_after.total_seconds())
+        self._liveness = Liveness(stream, group, config.takeover_after.total_seconds())
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
-        self._tenure: ActiveConsumer | None = None
-        self._mine: str | None = None
+        self._active: ActiveConsumer | None = None
+        self._own_consumer: str | None = None
+        """The name of the last consumer that this source created."""
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<NatsSource {self._cluster} stream {self._stream!r} group {self._group!r}>"
 
     async def open(self) -> None:
-        """Connect, and check the stream.
+        """Connects, and checks the stream.
 
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
@@ -74,32 +75,32 @@ class NatsSource(Openable):
         await self._connected()
 
     async def close(self) -> None:
-        """What is in hand comes again; `open` makes the source usable again."""
+        """Unacknowledged events are delivered again. `open` makes the source usable again."""
         self._closed = True
         async with self._opening:
-            tenure, self._tenure = self._tenure, None
+            active, self._active = self._active, None
             connection, self._connection = self._connection, None
-            if tenure is not None:
-                await tenure.end(give_back=not self._ordered)
+            if active is not None:
+                await active.stop(give_back=not self._ordered)
             if connection is not None:
-                await connection.end()
+                await connection.shut_down()
 
     async def receive(self, limit: int, /) -> Sequence[Delivery]:
         connection = await self._connected()
         try:
-            if self._tenure is None or self._tenure.over:
-                self._tenure = await self._begin(connection)
-            return await self._tenure.receive(limit) if self._tenure else []
+            if self._active is None or self._active.ended:
+                self._active = await self._activate(connection)
+            return await self._active.receive(limit) if self._active else []
         except NATS_ERRORS as error:
-            raise self._cluster.translate(error, connection) from error
+            raise self._translate(error, connection) from error
 
     async def acknowledge(self, delivery: Delivery, /) -> None:
-        if self._tenure is None or delivery.lost:
+        if self._active is None or delivery.lost:
             return
         try:
-            await self._tenure.acknowledge(delivery)
+            await self._active.acknowledge(delivery)
         except NATS_ERRORS as error:
-            raise self._cannot(error) from error
+            raise self._unavailable(error) from error
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         if self._connection is None or delivery.lost:
@@ -107,12 +108,16 @@ class NatsSource(Openable):
         try:
             await self._dead_letters.write(self._connection, delivery.message, reason)
         except NATS_ERRORS as error:
-            raise self._cannot(error) from error
+            raise self._unavailable(error) from error
         await self.acknowledge(delivery)
 
-    def _cannot(self, error: Exception) -> BrokerUnavailable:
-        """Not now, at least: the message stays in hand."""
-        return BrokerUnavailable(str(self._cluster.translate(error, self._connection)))
+    def _unavailable(self, error: Exception) -> BrokerUnavailable:
+        """The delivery stays unacknowledged, so a permanent error is reported by `receive`."""
+        return BrokerUnavailable(str(self._translate(error, self._connection)))
+
+    def _translate(self, error: Exception, connection: Connection | None) -> OutriderError:
+        denied = connection.permission_error if connection else None
+        return translate(error, self._cluster, denied)
 
     async def _connected(self) -> Connection:
         async with self._opening:
@@ -127,12 +132,12 @@ class NatsSource(Openable):
         try:
             self._check((await connection.js.stream_info(self._stream)).config)
         except NotFoundError:
-            await connection.end()
+            await connection.shut_down()
             raise BrokerUnavailable(f"{self!r}: there is no such stream yet") from None
         except BaseException as error:
-            await connection.end()
+            await connection.shut_down()
             if isinstance(error, NATS_ERRORS):
-                raise self._cluster.translate(error, connection) from error
+                raise self._translate(error, connection) from error
             raise
         return connection
 
@@ -146,30 +151,31 @@ class NatsSource(Openable):
         if problems:
             raise ConfigurationError(f"{self!r}: {'; '.join(problems)}")
 
-    async def _begin(self, connection: Connection) -> ActiveConsumer | None:
-        """Receive from now on, if nobody else does."""
-        if self._tenure is not None:
-            await self._tenure.end(give_back=False)
-        find = self._take_over if self._ordered else self._consumers.share
+    async def _activate(self, connection: Connection) -> ActiveConsumer | None:
+        """Becomes the active source; None while another one is."""
+        if self._active is not None:
+            await self._active.stop(give_back=False)
+        find = self._take_over if self._ordered else self._consumers.shared
         consumer = await find(connection)
         if consumer is None:
             return None
-        # What is fetched ahead, others who share cannot have.
+        # Sources that share a consumer cannot have what one of them has prefetched.
         prefetch = self._cluster.config.prefetch if self._ordered else 0
-        tenure = ActiveConsumer(connection, self._stream, consumer, self._consumers, prefetch)
-        connection.on_lost = tenure.lose
-        await tenure.begin()
-        return tenure
+        active = ActiveConsumer(connection, self._stream, consumer, self._consumers, prefetch)
+        connection.on_lost = active.end
+        await active.start()
+        return active
 
     async def _take_over(self, connection: Connection) -> Consumer | None:
-        await self._presence.leave()
+        await self._liveness.stop_answering()
         newest = await self._consumers.newest(connection)
-        if newest not in (None, self._mine) and not await self._presence.is_missed(connection):
+        is_own = newest in (None, self._own_consumer)
+        if not is_own and not await self._liveness.is_free(connection):
             return None
-        await self._presence.announce(connection)
-        consumer = await self._consumers.succeed(connection, newest)
+        await self._liveness.start_answering(connection)
+        consumer = await self._consumers.replace(connection, newest)
         if consumer is None:
-            await self._presence.leave()
+            await self._liveness.stop_answering()
         else:
-            self._mine = consumer.name
+            self._own_consumer = consumer.name
         return consumer
