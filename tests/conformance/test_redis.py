@@ -26,7 +26,7 @@ from outrider.testing.conformance import (
 from outrider.testing.conformance.events import event
 from outrider.testing.services import Server, Services
 
-CONFIG = RedisConfig(max_message_size=210 * 1024, lease=timedelta(seconds=2))
+CONFIG = RedisConfig(max_message_size=210 * 1024, takeover_after=timedelta(seconds=2))
 
 
 @pytest.fixture

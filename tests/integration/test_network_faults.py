@@ -28,7 +28,7 @@ from outrider import signals as s
 from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQPublisher
 from outrider.brokers.redis import RedisConfig
-from outrider.brokers.redis.connection import ConnectionPool as RedisLinks
+from outrider.brokers.redis.connection import ConnectionPool
 from outrider.outcomes import ACCEPTED, Outcome, Unknown
 from outrider.ports import EventPublisher
 from outrider.store.postgres import notifications as listening
@@ -359,19 +359,19 @@ async def test_late_reply_to_a_cancelled_call_reaches_nobody(broker: Broker) -> 
 @pytest.mark.fault("B10")
 async def test_late_echo_of_a_cancelled_call_is_not_taken_for_the_next(services: Services) -> None:
     async with link_to(services.redis.url) as link:
-        links = RedisLinks(link.url(services.redis.url), RedisConfig())
-        assert await links.ask(("ECHO", 0)) == [b"0"]
+        pool = ConnectionPool(link.url(services.redis.url), RedisConfig())
+        assert await pool.ask(("ECHO", 0)) == [b"0"]
         for number in range(1, 20, 2):
             link.clog(toward="client")
-            call = asyncio.create_task(links.ask(("ECHO", number)))
+            call = asyncio.create_task(pool.ask(("ECHO", number)))
             await asyncio.sleep(0.01)
             call.cancel()
             with suppress(asyncio.CancelledError):
                 await call
             link.heal()
 
-            assert await links.ask(("ECHO", number + 1)) == [str(number + 1).encode()]
-        await links.close()
+            assert await pool.ask(("ECHO", number + 1)) == [str(number + 1).encode()]
+        await pool.close()
 
 
 @pytest.mark.fault("B16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -30,7 +31,7 @@ from tests.support.brokers.redis_users import with_documented_rights, with_user
 from tests.support.canary import CANARY
 from tests.support.relay_environment import publisher_from
 
-QUICK = RedisConfig(connect_timeout=timedelta(seconds=1), call_timeout=timedelta(seconds=1))
+QUICK = RedisConfig(connect_timeout=timedelta(seconds=1), publish_timeout=timedelta(seconds=1))
 
 
 @pytest.fixture
@@ -84,7 +85,9 @@ async def test_entry_has_cloudevents_fields_that_the_official_sdk_reads(
 ) -> None:
     sent = event("bestellung-ä→ß", {"text": "ünï"})
 
-    async with RedisPublisher(url, stream=stream, config=RedisConfig(source="/shop")) as publisher:
+    async with RedisPublisher(
+        url, stream=stream, config=RedisConfig(cloudevents_source="/shop")
+    ) as publisher:
         await publisher.publish(sent)
     [(_, fields)] = await client.xrange(stream)
 
@@ -329,10 +332,10 @@ def sockets_to(server: Server) -> int:
 
 @pytest.mark.fault("B10")
 async def test_cancelled_calls_never_get_each_others_replies(url: str) -> None:
-    links, dice = ConnectionPool(url, RedisConfig()), random.Random(3)
+    pool, dice = ConnectionPool(url, RedisConfig()), random.Random(3)
 
     async def echo(number: int) -> bool:
-        [said] = await links.ask(("ECHO", number))
+        [said] = await pool.ask(("ECHO", number))
         return bool(said == str(number).encode())
 
     async def some(first: int) -> list[bool]:
@@ -350,7 +353,7 @@ async def test_cancelled_calls_never_get_each_others_replies(url: str) -> None:
     answers = [
         found for each in await asyncio.gather(*map(some, range(0, 1600, 200))) for found in each
     ]
-    await links.close()
+    await pool.close()
 
     assert 100 < len(answers) < 1600
     assert all(answers)
@@ -448,15 +451,15 @@ def test_bad_url_is_explained_without_repeating_it(bad: str) -> None:
 def test_all_bad_settings_are_named_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RedisConfig(
-            call_timeout=timedelta(0),
+            publish_timeout=timedelta(0),
             max_message_size=2**30,
             max_length=1,
             max_age=timedelta(days=1),
-            lease=timedelta(milliseconds=1),
+            takeover_after=timedelta(milliseconds=1),
             client_key=Path("key.pem"),
         )
 
-    for name in ("call_timeout", "max_message_size", "max_age", "lease", "client_key"):
+    for name in ("publish_timeout", "max_message_size", "max_age", "takeover_after", "client_key"):
         assert name in str(caught.value)
 
 
@@ -489,6 +492,22 @@ async def test_tls_with_own_authority_and_client_certificate(
 
     async with RedisPublisher(url, stream=stream, config=config) as publisher:
         await publisher.publish_all(events(3))
+
+    assert await admin.xlen(stream) == 3
+
+
+async def test_own_ssl_context_decides_whom_to_trust(
+    tls: tuple[str, Path], admin: Redis, stream: str
+) -> None:
+    url, folder = tls
+    context = ssl.create_default_context(cafile=folder / "certificate.pem")
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+
+    async with RedisPublisher(url, stream, config=RedisConfig(ssl_context=context)) as publisher:
+        await publisher.publish_all(events(3))
+    strangers = RedisConfig(ssl_context=ssl.create_default_context())
+    with pytest.raises(ConfigurationError, match="certificate is not trusted"):
+        await RedisPublisher(url, stream, config=strangers).open()
 
     assert await admin.xlen(stream) == 3
 
@@ -532,3 +551,7 @@ def test_certificates_that_cannot_be_used_are_explained_at_once(tmp_path: Path) 
         RedisPublisher("rediss://localhost", config=missing)
     with pytest.raises(ConfigurationError, match="need rediss"):
         RedisPublisher("redis://localhost", config=missing)
+    with pytest.raises(ConfigurationError, match="ssl_ options behind the . exclude"):
+        RedisPublisher("rediss://localhost?ssl_cert_reqs=none", config=missing)
+    with pytest.raises(ConfigurationError, match="ssl_context excludes ca_file"):
+        RedisConfig(ca_file=tmp_path / "none.pem", ssl_context=ssl.create_default_context())

@@ -22,7 +22,7 @@ from tests.support.brokers.redis_users import with_documented_rights, with_user
 from tests.support.until import until
 
 GROUP = "billing"
-CONFIG = RedisConfig(lease=timedelta(seconds=1))
+CONFIG = RedisConfig(takeover_after=timedelta(seconds=1))
 
 
 class Stream:
@@ -54,8 +54,8 @@ class Stream:
 
     async def abandon(self, source: RedisSource) -> None:
         """As if its process hung: nobody renews its lease from now on."""
-        assert source._keeping is not None
-        source._keeping.cancel()
+        assert source._renewing is not None
+        source._renewing.cancel()
         await until(self._lease_is_free)
 
     async def _lease_is_free(self) -> bool:
@@ -129,7 +129,7 @@ async def test_renewing_the_lease_disturbs_no_reading(stream: Stream) -> None:
 
     async def renew() -> None:
         while not over.is_set():
-            await source._reader.keep([])
+            await source._reader.renew([])
 
     found = await receive_some(source, 1)
     renewing = [asyncio.create_task(renew()) for _ in range(2)]
@@ -275,8 +275,9 @@ async def test_dead_letter_has_the_fields_and_the_reason(stream: Stream) -> None
         b"ce-id": b"\xff",
         b"data": b"\x00\x01",
         b"dead-letter-reason": b"no event",
-        b"dead-letter-stream": stream.name.encode(),
-        b"dead-letter-entry": entry,
+        b"dead-letter-origin": stream.name.encode() + b"/" + entry,
+        b"dead-letter-address": stream.name.encode(),
+        b"dead-letter-group": GROUP.encode(),
     }
     assert await stream.pending() == 0
 
@@ -324,8 +325,8 @@ async def test_shared_group_claims_what_a_dead_process_left_and_not_what_a_slow_
     await stream.send(*batch)
     left, held = await receive_some(dead, 3), await receive_some(slow, 3)
 
-    assert dead._keeping is not None
-    dead._keeping.cancel()
+    assert dead._renewing is not None
+    dead._renewing.cancel()
     claimed = await receive_some(alive, 3)
     for _ in range(3):
         claimed += await alive.receive(10)
@@ -342,7 +343,7 @@ async def test_documented_permissions_are_enough_to_receive(stream: Stream) -> N
     for ordered in (True, False):
         source = await stream.source(ordered=ordered, url=theirs)
         found = await receive_some(source, 1)
-        await source._reader.keep([found[0].message[0]])
+        await source._reader.renew([found[0].message[0]])
         await source.dead_letter(found[0], "no reason")
         await source.close()
 

@@ -57,8 +57,8 @@ def source_of(url: str, name: str) -> EventSource:
         case _:
             from outrider.brokers.redis import RedisConfig, RedisSource
 
-            lease = RedisConfig(lease=timedelta(seconds=2))
-            return RedisSource(url, stream=name, group=GROUP, config=lease)
+            config = RedisConfig(takeover_after=timedelta(seconds=2))
+            return RedisSource(url, name, group=GROUP, config=config)
 
 
 async def prepare_broker(url: str, name: str) -> None:

@@ -61,7 +61,7 @@ def publisher_of(url: str, name: str) -> EventPublisher:
         case _:
             from outrider.brokers.redis import RedisConfig, RedisPublisher
 
-            config = RedisConfig(connect_timeout=PATIENCE / 2, call_timeout=PATIENCE)
+            config = RedisConfig(connect_timeout=PATIENCE / 2, publish_timeout=PATIENCE)
             return RedisPublisher(url, stream=name, config=config)
 
 

@@ -1,9 +1,9 @@
 """Redis Streams, of Redis from 6.2 on or Valkey: one server, no cluster, no Sentinel.
 
-Accepted means that the server has added the event to its stream; what that is worth after a crash
-of the server is decided by its `appendfsync`. A source receives in order, one process at a time.
-What it cannot do: tell whether events in flight were added when the connection broke, so these
-may arrive twice.
+Accepted means that the server has added the event to its stream; its setting `appendfsync` decides
+whether that survives a crash of the server. A source receives in order, one process at a time. What
+it cannot do: when the connection breaks, tell whether events in flight were added. Such events may
+arrive twice.
 """
 
 from __future__ import annotations

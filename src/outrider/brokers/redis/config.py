@@ -1,4 +1,4 @@
-"""The settings of a publisher and a source, and the connection that follows from them."""
+"""The settings of RedisPublisher and RedisSource, and the connection that follows from them."""
 
 from __future__ import annotations
 
@@ -7,72 +7,76 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from redis.asyncio import Connection
+from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import parse_url
 
 from outrider.errors import ConfigurationError
+from outrider.settings.tls import has_tls_settings, tls_context, tls_problems
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
-_LARGEST: Final = 512 * 1024 * 1024
+_MAX_STRING_BYTES: Final = 512 * 1024 * 1024
+_MIN_TAKEOVER: Final = timedelta(seconds=1)
+_POSITIVE: Final = (
+    *("connect_timeout", "publish_timeout"),
+    *("max_message_size", "max_length", "max_age"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig:
-    """How long to wait, how much to send and to keep, whom to trust."""
+    """Timeouts, sizes, trimming and TLS."""
 
     connect_timeout: timedelta = timedelta(seconds=5)
-    """Longer rides out a slow network, shorter notices sooner that the server is gone."""
-    call_timeout: timedelta = timedelta(seconds=10)
-    """For a whole call, connecting included; what is not answered by then is repeated later."""
+    """A longer time tolerates a slow network; a shorter one notices sooner that the broker is
+    down."""
+    publish_timeout: timedelta = timedelta(seconds=10)
+    """For one whole publish call, connecting included. Events that are not acknowledged by then
+    are published again later. The calls of a source have the same limit."""
+    takeover_after: timedelta = timedelta(seconds=10)
+    """How long a source that died or hangs keeps its group. Shorter lets another source take over
+    sooner, but also takes over from a source that was only slow."""
     max_message_size: int = 16 * 1024 * 1024
-    """Larger events are refused alone; above the server's `proto-max-bulk-len` it would hang up."""
+    """Bytes. A larger event is refused without being sent; above its `proto-max-bulk-len` the
+    server would close the connection, and with it fail the other events of the call."""
     max_length: int | None = None
-    """About how many entries a stream keeps; older ones are deleted, read or not."""
+    """About how many entries a stream keeps. Older entries are deleted, whether they were read or
+    not."""
     max_age: timedelta | None = None
-    """About how long a stream keeps entries, by the server's clock; read or not."""
-    source: str = "outrider"
-    """The CloudEvents attribute that says which system the events come from."""
-    lease: timedelta = timedelta(seconds=10)
-    """After how much silence others take over from a source; shorter takes a pause for a death."""
+    """About how long a stream keeps entries, by the server's clock. Older entries are deleted,
+    whether they were read or not."""
+    cloudevents_source: str = "outrider"
+    """The CloudEvents attribute `source`: the system that the events come from."""
     ca_file: Path | None = None
-    """Trusted instead of the system's authorities; needs rediss://."""
+    """Certificate authorities to trust instead of those of the system."""
     client_certificate: Path | None = None
-    """Shown to the server, with its key in the same file or in `client_key`; needs rediss://."""
+    """Presented to the broker; its key is in the same file or in `client_key`."""
     client_key: Path | None = None
-    """The key of `client_certificate`, if it lies in a file of its own."""
+    """The key of `client_certificate`, if it is in a file of its own."""
+    ssl_context: ssl.SSLContext | None = None
+    """Replaces the three settings above, and decides itself what it verifies."""
 
     def __post_init__(self) -> None:
-        names = "connect_timeout", "call_timeout", "max_message_size", "max_length", "max_age"
         problems = [
             f"{name} must be positive"
-            for name in names
+            for name in _POSITIVE
             if (value := getattr(self, name)) is not None and value <= type(value)()
         ]
-        if self.max_message_size > _LARGEST:
+        if self.max_message_size > _MAX_STRING_BYTES:
             problems.append("max_message_size must be at most 512 MiB, as a string of Redis")
         if self.max_length is not None and self.max_age is not None:
             problems.append("max_length excludes max_age")
-        if self.lease < timedelta(seconds=1):
-            problems.append("lease must be at least a second")
-        if self.client_key and not self.client_certificate:
-            problems.append("client_key needs client_certificate")
+        if self.takeover_after < _MIN_TAKEOVER:
+            problems.append("takeover_after must be at least a second")
+        problems += tls_problems(self)
         if problems:
             raise ConfigurationError(f"RedisConfig: {'; '.join(problems)}")
 
-    @property
-    def tls(self) -> dict[str, Any]:
-        files = {
-            "ssl_ca_certs": self.ca_file,
-            "ssl_certfile": self.client_certificate,
-            "ssl_keyfile": self.client_key,
-        }
-        return {name: str(path) for name, path in files.items() if path is not None}
-
 
 class Address:
-    """`redis://user:password@host:port/db`, or rediss:// or unix://; printed without secrets."""
+    """`redis://user:password@host:port/db`, or rediss:// or unix://; prints no secrets."""
 
     def __init__(self, url: str, config: RedisConfig) -> None:
         """No error repeats any part of the URL: what is misplaced in it is often the password."""
@@ -82,41 +86,51 @@ class Address:
         except ValueError:
             raise _bad("its port or an option behind the ? is not valid") from None
         self._kind = found.pop("connection_class", Connection)
+        self._tls = _tls_context(parts, found, config)
         self._settings = found | {
             "socket_timeout": None,  # every call has a deadline of its own
             "socket_connect_timeout": config.connect_timeout.total_seconds(),
             "protocol": 2,
             "decode_responses": False,
         }
-        if parts.scheme == "rediss":
-            self._settings = {"ssl_check_hostname": True} | self._settings | config.tls
-        elif config.tls:
-            raise ConfigurationError(
-                f"RedisConfig: TLS settings need rediss://, not {parts.scheme}"
-            )
-        self._shown = _shown(parts, found)
-        self._try()
+        self._printed = _printed(parts, found)
+        self._check()
 
     def __str__(self) -> str:
-        return self._shown
+        return self._printed
 
-    def connection(self) -> Connection:
-        """A new one, not connected yet."""
+    def new_connection(self) -> Connection:
+        """Not connected yet."""
         made: Connection = self._kind(**self._settings)
+        if self._tls is not None and isinstance(made, SSLConnection):
+            made.ssl_context.context = self._tls
         return made
 
-    def _try(self) -> None:
-        """Find out now what could never connect."""
+    def _check(self) -> None:
+        """Find out now whether a connection could ever be made."""
         try:
-            tls = getattr(self.connection(), "ssl_context", None)
+            made = self.new_connection()
         except Exception:  # noqa: BLE001 - whatever the client says may quote the URL
             raise _bad("the client does not know an option behind the ?") from None
         try:
-            if tls is not None:
-                tls.get()
+            if isinstance(made, SSLConnection):
+                made.ssl_context.get()
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise ConfigurationError(f"RedisConfig: ca_file or certificate: {why}") from error
+
+
+def _tls_context(
+    parts: SplitResult, found: dict[str, Any], config: RedisConfig
+) -> ssl.SSLContext | None:
+    """None without TLS settings: the client then makes a context from the options of the URL."""
+    if not has_tls_settings(config):
+        return None
+    if parts.scheme != "rediss":
+        raise ConfigurationError(f"RedisConfig: TLS settings need rediss://, not {parts.scheme}")
+    if any(name.startswith("ssl_") for name in found):
+        raise _bad("ssl_ options behind the ? exclude the TLS settings of RedisConfig")
+    return tls_context(config)
 
 
 def _split(url: str) -> SplitResult:
@@ -134,7 +148,7 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _shown(parts: SplitResult, found: dict[str, Any]) -> str:
+def _printed(parts: SplitResult, found: dict[str, Any]) -> str:
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     host = found.get("host", "localhost")

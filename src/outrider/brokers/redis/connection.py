@@ -1,18 +1,18 @@
-"""Connections to one Redis, and what its errors mean; a call has a connection to itself."""
+"""Connections to one Redis server, and what its errors mean; each call has its own connection."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from hiredis import pack_command
 from redis import exceptions
 
+from outrider.brokers.network_errors import Diagnosis, network_diagnosis
 from outrider.brokers.redis.config import Address
-from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+from outrider.errors import BrokerUnavailable, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,10 +23,35 @@ if TYPE_CHECKING:
 
 Command = tuple[str | bytes | int, ...]
 
-_MOST: Final = 8
+_MAX_CONNECTIONS: Final = 8
 
-# What no waiting cures.
-_NEVER: Final = re.compile("^WRONGTYPE|^DB index|^unknown (sub)?command|syntax error|exhausted")
+# Errors that waiting does not cure.
+_PERMANENT: Final = re.compile("^WRONGTYPE|^DB index|^unknown (sub)?command|syntax error|exhausted")
+
+# Texts of the server and of the client that hold no value of an event, no password and no user.
+_SAFE_TEXT: Final = re.compile(
+    r"invalid username-password pair or user is disabled"
+    r"|invalid password|Authentication required"
+    r"|no permissions to run the '[\w|]+' command"
+    r"|no permissions to access (?:a key|one of the keys used as arguments)"
+    r"|command not allowed when used memory > 'maxmemory'"
+    r"|You can't write against a read only replica"
+    r"|is loading the dataset in memory"
+    r"|configured to save RDB snapshots, but it's currently unable to persist to disk"
+    r"|MISCONF Errors writing to the AOF file"
+    r"|NOREPLICAS Not enough good replicas to write"
+    r"|Transaction discarded because of previous errors"
+    r"|Link with MASTER is down"
+    r"|WRONGTYPE Operation against a key holding the wrong kind of value"
+    r"|NOGROUP No such (?:key|consumer group)"
+    r"|is busy running a script"
+    r"|DB index is out of range|no such key|syntax error"
+    r"|unknown (?:sub)?command ['`][\w|]+['`]"
+    r"|The stream has exhausted the last possible ID"
+    r"|max number of clients reached"
+    r"|Connection closed by server",
+    re.IGNORECASE,
+)
 
 
 def pack(command: Command) -> bytes:
@@ -34,8 +59,8 @@ def pack(command: Command) -> bytes:
     return packed
 
 
-class Link:
-    """One connection."""
+class RedisConnection:
+    """One connection, used by one call at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -43,17 +68,17 @@ class Link:
 
     async def connect(self) -> None:
         await self._connection.connect()  # type: ignore[no-untyped-call]
-        writer = self._connection._writer
+        writer = self._connection._writer  # the client offers no way to abort a transport
         self._transport = writer.transport if writer is not None else None
 
     @property
     def is_alive(self) -> bool:
-        """As far as anybody has noticed."""
-        reader = self._connection._reader
+        """As far as the event loop has noticed."""
+        reader = self._connection._reader  # the client's own check would have to send something
         return reader is not None and not reader.at_eof() and reader.exception() is None
 
     async def ask(self, *commands: Command) -> list[Any]:
-        """All in one write; a reply that is an error is in its place."""
+        """Send all commands in one write; an error of the server is returned in its place."""
         return await self.exchange(b"".join(map(pack, commands)), len(commands))
 
     async def exchange(self, packed: bytes, replies: int) -> list[Any]:
@@ -68,27 +93,27 @@ class Link:
 
     async def drop(self) -> None:
         if self._transport is not None:
-            # The client's own way would first send what was given up, however long that takes.
+            # `disconnect` alone would first send what is still in the buffer, however long it took.
             self._transport.abort()
         await self._connection.disconnect(nowait=True)
 
 
 class ConnectionPool:
-    """Connects when needed, a few times at most, and keeps a connection for the next call if
-    all its replies came."""
+    """Connects when needed, and keeps a connection for the next call if all its replies came."""
 
     def __init__(
         self,
         url: str,
         config: RedisConfig,
-        check: Callable[[Link], Awaitable[None]] | None = None,
+        check: Callable[[RedisConnection], Awaitable[None]] | None = None,
     ) -> None:
+        """`check` is called with every new connection."""
         self.address = Address(url, config)
-        self._limit = config.call_timeout.total_seconds()
+        self._timeout_s = config.publish_timeout.total_seconds()
         self._check = check
-        self._room = asyncio.Semaphore(_MOST)
-        self._idle: list[Link] = []
-        self._busy: set[Link] = set()
+        self._free_slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._idle: list[RedisConnection] = []
+        self._busy: set[RedisConnection] = set()
         self._closed = False
 
     def open(self) -> None:
@@ -96,91 +121,95 @@ class ConnectionPool:
 
     async def close(self) -> None:
         self._closed = True
-        links, self._idle = [*self._idle, *self._busy], []
-        for link in links:
-            await link.drop()
+        connections, self._idle = [*self._idle, *self._busy], []
+        for connection in connections:
+            await connection.drop()
 
     @asynccontextmanager
-    async def link(self, waiting: float = 0.0) -> AsyncIterator[Link]:
-        """For some calls in a row, within one deadline; `waiting` is what the server may take."""
+    async def connection(self, blocking_s: float = 0.0) -> AsyncIterator[RedisConnection]:
+        """For the calls of one block, with one deadline; `blocking_s` is added to it for commands
+        that wait on the server."""
         try:
-            async with asyncio.timeout(self._limit + waiting), self._room, self._taken() as link:
-                yield link
+            async with (
+                asyncio.timeout(self._timeout_s + blocking_s),
+                self._free_slots,
+                self._taken() as taken,
+            ):
+                yield taken
         except (exceptions.RedisError, OSError) as error:
-            raise self.translate(error) from error
+            raise translate(error, self.address) from error
 
     async def ask(self, *commands: Command) -> list[Any]:
-        """All replies, none of them an error."""
-        async with self.link() as link:
-            return self.checked(await link.ask(*commands))
+        """All replies; raises if one of them is an error."""
+        async with self.connection() as connection:
+            return self.checked(await connection.ask(*commands))
 
     def checked(self, replies: list[Any]) -> list[Any]:
+        """The replies; raises if one of them is an error."""
         for reply in replies:
             if isinstance(reply, exceptions.RedisError):
-                raise self.translate(reply) from reply
+                raise translate(reply, self.address) from reply
         return replies
 
     @asynccontextmanager
-    async def _taken(self) -> AsyncIterator[Link]:
-        link = await self._any_idle() or Link(self.address.connection())
-        self._busy.add(link)
+    async def _taken(self) -> AsyncIterator[RedisConnection]:
+        taken = await self._take_idle() or RedisConnection(self.address.new_connection())
+        self._busy.add(taken)
         try:
-            if not link.is_alive:
-                await self._connect(link)
-            yield link
+            if not taken.is_alive:
+                await self._connect(taken)
+            yield taken
         except BaseException:
-            await link.drop()
+            await taken.drop()
             raise
         else:
-            self._idle.append(link)
+            self._idle.append(taken)
         finally:
-            self._busy.discard(link)
+            self._busy.discard(taken)
 
-    async def _any_idle(self) -> Link | None:
-        if self._closed:
-            raise BrokerUnavailable(f"Redis at {self.address}: closed by us")
+    async def _take_idle(self) -> RedisConnection | None:
+        self._refuse_if_closed()
         while self._idle:
-            link = self._idle.pop()
-            if link.is_alive:
-                return link
-            await link.drop()
+            connection = self._idle.pop()
+            if connection.is_alive:
+                return connection
+            await connection.drop()
         return None
 
-    async def _connect(self, link: Link) -> None:
-        await link.connect()
+    async def _connect(self, connection: RedisConnection) -> None:
+        await connection.connect()
+        self._refuse_if_closed()
+        if self._check is not None:
+            await self._check(connection)
+
+    def _refuse_if_closed(self) -> None:
         if self._closed:
             raise BrokerUnavailable(f"Redis at {self.address}: closed by us")
-        if self._check is not None:
-            await self._check(link)
-
-    def translate(self, error: Exception) -> OutriderError:
-        return _translate(error, self.address)
 
 
-def _translate(error: Exception, address: Address) -> OutriderError:
-    # The client wraps what TLS or the name of the host led to.
-    cause = error.__cause__ or error.__context__
-    for_ever = False
+def translate(error: Exception, address: object) -> OutriderError:
+    diagnosis = network_diagnosis(error)
+    if diagnosis is None and isinstance(error, exceptions.ConnectionError):
+        # The client wraps errors of network and TLS, with or without `from`.
+        diagnosis = network_diagnosis(error.__cause__ or error.__context__)
+    return (diagnosis or _diagnosis(error)).error("Redis", address, error)
+
+
+def _diagnosis(error: Exception) -> Diagnosis:
     match error:
         case exceptions.AuthenticationError() | exceptions.NoPermissionError():
-            for_ever, why = True, str(error)
+            return Diagnosis(True, _safe_text(error))
         case exceptions.AskError() | exceptions.ClusterCrossSlotError():
-            for_ever, why = True, "it is a node of a cluster"
+            return Diagnosis(True, "it is a node of a cluster")
         case exceptions.ResponseError():
-            why = str(error).partition(", with args")[0]  # behind that stand values of events
-            for_ever = _NEVER.search(why) is not None
-        case exceptions.ConnectionError() if isinstance(cause, ssl.SSLCertVerificationError):
-            for_ever, why = True, f"its certificate is not trusted: {cause.verify_message}"
-        case exceptions.ConnectionError() if isinstance(cause, ssl.SSLError):
-            cut_off = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            for_ever, why = not cut_off, f"no TLS: {cause.reason}"
-        case exceptions.ConnectionError() if isinstance(cause, UnicodeError):
-            for_ever, why = True, "the host's name is not valid"
-        case TimeoutError() | exceptions.TimeoutError():
-            why = "no answer in time"
+            return Diagnosis(_PERMANENT.search(str(error)) is not None, _safe_text(error))
+        case exceptions.TimeoutError():
+            return Diagnosis(False, "no answer in time")
         case _:
-            why = str(error) or type(error).__name__
-    kind = ConfigurationError if for_ever else BrokerUnavailable
-    translated = kind(f"Redis at {address}: {why}")
-    translated.__cause__ = error
-    return translated
+            return Diagnosis(False, _safe_text(error))
+
+
+def _safe_text(error: Exception) -> str:
+    """What is known to be harmless of the error's text, else the error's class."""
+    found = _SAFE_TEXT.search(str(error))
+    return found[0] if found else type(error).__name__

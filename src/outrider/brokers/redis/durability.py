@@ -1,4 +1,4 @@
-"""What an acknowledgement of this Redis is worth: eviction and persistence."""
+"""Whether the server keeps what it acknowledged: eviction and persistence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 _SETTINGS: Final = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync")
 
 
-async def check_durability(links: ConnectionPool) -> list[CheckResult]:
-    async with links.link() as link:
-        replies = await link.ask(*(("CONFIG", "GET", name) for name in _SETTINGS))
+async def check_durability(pool: ConnectionPool) -> list[CheckResult]:
+    async with pool.connection() as connection:
+        replies = await connection.ask(*(("CONFIG", "GET", name) for name in _SETTINGS))
     if any(not isinstance(reply, list) or not reply for reply in replies):
         text = "its settings may not be read: nobody can tell what an acknowledgement is worth"
         return [CheckResult("durability", "warning", text, "allow CONFIG GET, or ask who runs it")]

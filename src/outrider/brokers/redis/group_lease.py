@@ -1,4 +1,4 @@
-"""Who of many processes receives: the one whose token is in a key that ends unless renewed."""
+"""A lease on a consumer group: a key with the holder's token, which expires unless renewed."""
 
 from __future__ import annotations
 
@@ -16,50 +16,51 @@ if TYPE_CHECKING:
 
 
 class GroupLease:
-    """Works without scripts, which a careful operator forbids."""
+    """Works with WATCH and MULTI instead of scripts, which a careful operator forbids."""
 
-    def __init__(self, links: ConnectionPool, key: str, duration: timedelta) -> None:
-        self._links, self._key = links, key
-        self._milliseconds = int(duration.total_seconds() * 1000)
+    def __init__(self, pool: ConnectionPool, key: str, duration: timedelta) -> None:
+        self._pool, self._key = pool, key
+        self._duration_ms = int(duration.total_seconds() * 1000)
         self._token: bytes | None = None
 
     @property
     def is_held(self) -> bool:
-        """As far as we know."""
+        """As far as this process knows."""
         return self._token is not None
 
     async def take(self) -> bool:
-        """Under a new token each time, so that no earlier holder is taken for this one."""
-        # Known before the reply: should that be lost, it turns out when the lease is first used.
+        """With a new fencing token each time, so that no earlier holder is taken for this one."""
+        # Set before the reply: if the reply is lost, the first use shows whether we have the lease.
         self._token = uuid4().hex.encode()
-        token = ("SET", self._key, self._token, "NX", "PX", self._milliseconds)
-        [taken] = await self._links.ask(token)
+        command = ("SET", self._key, self._token, "NX", "PX", self._duration_ms)
+        [taken] = await self._pool.ask(command)
         if not taken:
-            self.forget()
+            self.reset()
         return self.is_held
 
     async def renew(self) -> None:
-        await self.within(("PEXPIRE", self._key, self._milliseconds))
+        await self.within(("PEXPIRE", self._key, self._duration_ms))
 
     async def release(self) -> None:
         if self.is_held:
             await self.within(("DEL", self._key))
-            self.forget()
+            self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
+        """No longer the holder, as far as this process knows; the key stays as it is."""
         self._token = None
 
     async def within(self, *commands: Command) -> list[Any]:
-        """Do all of it while the lease is ours, or nothing: raises LeaseLost then."""
+        """Run all commands while we hold the lease, or none of them: then raises LeaseLost."""
         watch: tuple[Command, ...] = (("WATCH", self._key), ("GET", self._key))
-        async with self._links.link() as link:
+        async with self._pool.connection() as connection:
             done = None
-            while done is None:  # our own renewal disturbs as well
-                _, holder = self._links.checked(await link.ask(*watch))
+            while done is None:  # EXEC does nothing if the key changed: our own renewal does that
+                _, holder = self._pool.checked(await connection.ask(*watch))
                 if holder is None or holder != self._token:
                     raise LeaseLost(f"the lease {self._key} is not ours any more")
-                *queued, done = await link.ask(("MULTI",), *commands, ("EXEC",))
+                *queued, done = await connection.ask(("MULTI",), *commands, ("EXEC",))
             if isinstance(done, exceptions.RedisError):
-                self._links.checked([*queued, done])
+                self._pool.checked([*queued, done])
             replies: list[Any] = done
             return replies

@@ -1,4 +1,4 @@
-"""An envelope as the fields of an entry, and back."""
+"""An envelope as the fields of a stream entry, and back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from outrider.events.envelope import EventEnvelope
 
 _PREFIX: Final = b"ce-"
-_OF_DEAD_LETTERS: Final = b"dead-letter-"
 
 
-def to_fields(envelope: EventEnvelope, source: str) -> list[str | bytes]:
-    """Names and values by turns, always in the same order, which Redis stores in less space."""
-    attributes = to_attributes(envelope, source)
+def to_fields(envelope: EventEnvelope, cloudevents_source: str) -> list[str | bytes]:
+    """Names and values by turns, always in the same order: Redis then stores each name once."""
+    attributes = to_attributes(envelope, cloudevents_source)
     content_type = attributes.pop("datacontenttype")
     fields: list[str | bytes] = []
     for name, value in attributes.items():
@@ -28,10 +27,11 @@ def to_fields(envelope: EventEnvelope, source: str) -> list[str | bytes]:
     return fields
 
 
-def to_delivery(entry: bytes, fields: Sequence[bytes], deliveries: int) -> Delivery:
-    delivery = Delivery(None, delivery_count=deliveries, message=(entry, fields))
-    named = dict(zip(fields[::2], fields[1::2], strict=True))
+def to_delivery(entry: bytes, fields: Sequence[bytes], delivery_count: int) -> Delivery:
+    """Never raises: `problem` says why an entry is no event, without any of its values."""
+    delivery = Delivery(None, delivery_count=delivery_count, message=(entry, fields))
     try:
+        named = dict(zip(fields[::2], fields[1::2], strict=True))
         attributes = {
             name.removeprefix(_PREFIX).decode(): value.decode()
             for name, value in named.items()
@@ -44,19 +44,6 @@ def to_delivery(entry: bytes, fields: Sequence[bytes], deliveries: int) -> Deliv
         delivery.problem = "no field named data"
     except UnicodeDecodeError:
         delivery.problem = "an attribute is no valid Unicode text"
+    except Exception as error:  # noqa: BLE001 - anybody may have sent anything
+        delivery.problem = f"it cannot be read ({type(error).__name__})"
     return delivery
-
-
-def to_dead_letter(stream: str, delivery: Delivery, reason: str) -> list[str | bytes]:
-    """The fields as they came, and why and from where; what an earlier time said goes."""
-    entry, fields = delivery.message
-    kept: list[str | bytes] = []
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if not name.startswith(_OF_DEAD_LETTERS):
-            kept += (name, value)
-    return [
-        *kept,
-        *("dead-letter-reason", reason),
-        *("dead-letter-stream", stream),
-        *("dead-letter-entry", entry),
-    ]

@@ -1,4 +1,4 @@
-"""The publisher: blocks of events, each added as a whole or not at all."""
+"""The publisher: adds events in transactions, each as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outrider.brokers.redis.config import RedisConfig
-from outrider.brokers.redis.connection import ConnectionPool, Link, pack
+from outrider.brokers.redis.connection import ConnectionPool, RedisConnection, pack, translate
 from outrider.brokers.redis.durability import check_durability
 from outrider.brokers.redis.messages import to_fields
 from outrider.errors import ConfigurationError, OutriderError
@@ -21,56 +21,56 @@ if TYPE_CHECKING:
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import CheckResult
 
-_BLOCK: Final = 1024 * 1024
+_BLOCK_BYTES: Final = 1024 * 1024
 _MULTI: Final = pack(("MULTI",))
 _EXEC: Final = pack(("EXEC",))
 _OF_AGGREGATE: Final = frozenset({"aggregate_type", "aggregate_id"})
 
 
 class _Block(NamedTuple):
-    """Events that go together, by their index in the batch."""
+    """Events of one transaction, by their index in the batch."""
 
     indexes: list[int]
     packed: list[bytes]
 
 
 class RedisPublisher(Openable):
-    """Adds events to one stream, or to one for each `events.{aggregate_type}`.
+    """Adds events to one stream, or to several by a pattern such as `events.{aggregate_type}`.
 
-    A batch is one transaction (MULTI), or one after the other if it is large: the server adds all
-    events of a transaction or, when it is out of memory or read-only, none. So an aggregate's
-    events are never added with a gap. It opens with the first call, and again after the
-    connection was lost; a call that is cancelled or times out drops its connection. Calls may
-    overlap as long as no aggregate is in two of them.
+    A batch is one transaction (MULTI); a large batch is several, one after the other. The server
+    adds all events of a transaction or, when it is out of memory or read-only, none. So there is
+    never a gap between the events of an aggregate. It connects with the first call, and again
+    after the connection was lost; a call that is cancelled or times out drops its connection. Calls
+    may overlap as long as no aggregate is in two of them.
     """
 
     def __init__(
-        self, url: str, *, stream: str = "events", config: RedisConfig | None = None
+        self, url: str, stream: str = "events", *, config: RedisConfig | None = None
     ) -> None:
         url, self._config = with_url_settings(url, config or RedisConfig())
         self._is_pattern = _check_pattern(stream)
         self._stream = stream if self._is_pattern else stream.format()
-        self._links = ConnectionPool(url, self._config, self._check)
+        self._pool = ConnectionPool(url, self._config, self._check)
 
     def __repr__(self) -> str:
-        return f"<RedisPublisher {self._links.address} stream {self._stream!r}>"
+        return f"<RedisPublisher {self._pool.address} stream {self._stream!r}>"
 
     async def open(self) -> None:
-        """Connect, log in and see whether this user may add to the stream.
+        """Connect, log in and check that this user may add to the stream.
 
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
-        self._links.open()
-        async with self._links.link():
+        self._pool.open()
+        async with self._pool.connection():
             pass
 
     async def close(self) -> None:
-        """What is in flight becomes unknown; `open` makes the publisher usable again."""
-        await self._links.close()
+        """Events in flight become unknown; `open` makes the publisher usable again."""
+        await self._pool.close()
 
     async def check_durability(self) -> list[CheckResult]:
-        """What an acknowledgement is worth here."""
-        return await check_durability(self._links)
+        """Whether the server keeps what it acknowledged."""
+        return await check_durability(self._pool)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -88,11 +88,11 @@ class RedisPublisher(Openable):
     async def _add_all(
         self, envelopes: Sequence[EventEnvelope], outcomes: list[Outcome | None]
     ) -> None:
-        async with self._links.link() as link:
-            trim = await self._trim(link)
-            # Each waits for the one before: only then is it known which aggregates may go on.
+        async with self._pool.connection() as connection:
+            trim = await self._trim(connection)
+            # Each block waits for the one before, which may hold back aggregates.
             for block in self._blocks(envelopes, outcomes, trim):
-                await self._add(link, block, outcomes)
+                await self._add(connection, block, outcomes)
 
     def _blocks(
         self, envelopes: Sequence[EventEnvelope], outcomes: list[Outcome | None], trim: Command
@@ -113,7 +113,7 @@ class RedisPublisher(Openable):
             block.indexes.append(index)
             block.packed.append(packed)
             size += len(packed)
-            if size >= _BLOCK:
+            if size >= _BLOCK_BYTES:
                 yield block
                 block, size = _Block([], []), 0
         if block.indexes:
@@ -124,7 +124,7 @@ class RedisPublisher(Openable):
         if size > allowed:
             return Refused(f"not sendable: it has {size} bytes, {allowed} are allowed")
         try:
-            fields = to_fields(envelope, self._config.source)
+            fields = to_fields(envelope, self._config.cloudevents_source)
             return pack(("XADD", self._stream_of(envelope), *trim, "*", *fields))
         except UnicodeEncodeError:
             return Refused("not sendable: an attribute is no valid Unicode text")
@@ -136,42 +136,44 @@ class RedisPublisher(Openable):
             aggregate_type=envelope.aggregate_type, aggregate_id=envelope.aggregate_id
         )
 
-    async def _add(self, link: Link, block: _Block, outcomes: list[Outcome | None]) -> None:
+    async def _add(
+        self, connection: RedisConnection, block: _Block, outcomes: list[Outcome | None]
+    ) -> None:
         packed = b"".join((_MULTI, *block.packed, _EXEC))
-        *queued, added = await link.exchange(packed, len(block.packed) + 2)
+        *queued, added = await connection.exchange(packed, len(block.packed) + 2)
         if not isinstance(added, list):
-            # The first error says why; that of EXEC only that there was one.
-            self._links.checked([*queued, added])
+            # The first error says why; the error of EXEC only says that there was one.
+            self._pool.checked([*queued, added])
         for index, reply in zip(block.indexes, added, strict=True):
             outcomes[index] = self._outcome(reply)
 
     def _outcome(self, reply: Any) -> Outcome:
-        """An error here is the stream's, and so the same for all events of an aggregate."""
+        """Such an error belongs to the stream: all events of an aggregate have the same one."""
         if isinstance(reply, bytes):
             return ACCEPTED
-        error = self._links.translate(reply)
+        error = translate(reply, self._pool.address)
         return Unknown(str(error), error)
 
-    async def _trim(self, link: Link) -> Command:
+    async def _trim(self, connection: RedisConnection) -> Command:
         if self._config.max_length is not None:
             return ("MAXLEN", "~", self._config.max_length)
         if self._config.max_age is not None:
-            # By the server's clock: it made the ids, and ours may be wrong by any amount.
-            [(seconds, _)] = self._links.checked(await link.ask(("TIME",)))
+            # By the clock of the server, which made the ids; our own clock may be wrong.
+            [(seconds, _)] = self._pool.checked(await connection.ask(("TIME",)))
             oldest = int(seconds) - self._config.max_age.total_seconds()
             return ("MINID", "~", max(0, int(oldest * 1000)))
         return ()
 
-    async def _check(self, link: Link) -> None:
-        """Where MULTI is forbidden, the server would add every event it says no to."""
+    async def _check(self, connection: RedisConnection) -> None:
+        """If only MULTI is forbidden, the server would add each event and then report an error."""
         attempt: Command = ("XADD", self._stream, "*", "data", "")
-        self._links.checked(await link.ask(("MULTI",)))
+        self._pool.checked(await connection.ask(("MULTI",)))
         tried = () if self._is_pattern else (attempt,)
-        self._links.checked(await link.ask(*tried, ("DISCARD",)))
+        self._pool.checked(await connection.ask(*tried, ("DISCARD",)))
 
 
 def _check_pattern(stream: str) -> bool:
-    """Whether the name depends on the event; what it may depend on is its aggregate alone."""
+    """Whether the name depends on the event, which it may do by the aggregate alone."""
     try:
         parts = list(Formatter().parse(stream))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The source: messages of one consumer group, from the server's hands into a consumer's."""
+"""The source: receives the entries of one consumer group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from outrider.brokers.redis.config import RedisConfig
 from outrider.brokers.redis.connection import ConnectionPool
-from outrider.brokers.redis.messages import to_dead_letter
+from outrider.brokers.redis.dead_letters import DeadLetters
 from outrider.brokers.redis.readers import Group, OrderedReader, Reader, SharedReader
 from outrider.errors import BrokerUnavailable, ConfigurationError, LeaseLost, OutriderError
 from outrider.lifecycle import Openable
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class RedisSource(Openable):
-    """Receives from a group of one stream, which is made if it is missing, with all it holds.
+    """Receives from a group of one stream. A missing group is created, and begins with the oldest
+    entry.
 
-    In order: one process at a time receives, the others stand by, and what is not acknowledged
-    when one ends or dies comes first at the next. With `ordered=False` many processes share the
-    work, and events of an aggregate may overtake each other. What is set aside goes to another
-    stream, with the reason. Entries that were trimmed before they were handled are gone.
+    One process at a time receives, in order; the others stand by. When it ends or dies, the next
+    one begins with the entries that are not acknowledged. With `ordered=False` many processes share
+    the group, and events of an aggregate may overtake each other. Entries that are trimmed before
+    they are handled are lost.
     """
 
     def __init__(
@@ -35,97 +36,100 @@ class RedisSource(Openable):
         stream: str,
         *,
         group: str,
-        dead_letter_stream: str | None = None,
         ordered: bool = True,
+        dead_letters: str | None = None,
         config: RedisConfig | None = None,
     ) -> None:
+        """`dead_letters` is a stream; None means `<stream>.dlq`."""
         if not stream or not group:
             raise ConfigurationError("a Redis source needs the name of a stream and of a group")
         url, self._config = with_url_settings(url, config or RedisConfig())
-        self._links = ConnectionPool(url, self._config)
-        self._group = Group(self._links, stream, group)
-        self._dead_letters = dead_letter_stream or f"{stream}.dlq"
+        self._pool = ConnectionPool(url, self._config)
+        self._group = Group(self._pool, stream, group)
+        self._dead_letters = DeadLetters(self._group, dead_letters)
         kind = OrderedReader if ordered else SharedReader
-        self._reader: Reader = kind(self._group, self._config.lease)
-        self._in_hand: dict[bytes, Delivery] = {}
+        self._reader: Reader = kind(self._group, self._config.takeover_after)
+        self._unacknowledged: dict[bytes, Delivery] = {}
         self._acknowledgements = _Acknowledgements(self._group)
-        self._keeping: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         group = f"stream {self._group.stream!r} group {self._group.name!r}"
-        return f"<RedisSource {self._links.address} {group}>"
+        return f"<RedisSource {self._pool.address} {group}>"
 
     async def open(self) -> None:
-        """Connect and make the group; raises ConfigurationError if that can never work."""
-        self._links.open()
-        await self._group.make()
-        # Fails if the name belongs to something else, which dead_letter would find out too late.
-        await self._links.ask(("XLEN", self._dead_letters))
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep(), name="outrider-redis-lease")
+        """Connect and create the group.
+
+        Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
+        """
+        self._pool.open()
+        await self._group.create()
+        await self._dead_letters.check()
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew(), name="outrider-redis-lease")
 
     async def close(self) -> None:
-        """What is in hand comes again, to this source or another."""
-        keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.cancel()
-            await asyncio.wait({keeping})
+        """Unacknowledged entries are delivered again; `open` makes the source usable again."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.wait({renewing})
             with suppress(OutriderError):
                 await self._reader.release()
-        self._lose()
-        await self._links.close()
+        self._mark_lost()
+        await self._pool.close()
 
     async def receive(self, limit: int, /) -> Sequence[Delivery]:
         try:
             read = await self._reader.read(limit)
         except LeaseLost:
-            self._lose()
+            self._mark_lost()
             return []
-        found = [delivery for delivery in read if delivery.message[0] not in self._in_hand]
-        self._in_hand |= {delivery.message[0]: delivery for delivery in found}
+        found = [each for each in read if each.message[0] not in self._unacknowledged]
+        self._unacknowledged |= {delivery.message[0]: delivery for delivery in found}
         return found
 
     async def acknowledge(self, delivery: Delivery, /) -> None:
         if not delivery.lost:
-            with _worth_repeating():
+            with _as_unavailable():
                 await self._acknowledge(delivery)
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
+        """Add the entry to the dead letters, with the reason in the field `dead-letter-reason`."""
         if delivery.lost:
             return
-        letter = to_dead_letter(self._group.stream, delivery, reason)
         try:
-            with _worth_repeating():
-                # Not in one transaction: the second would be done even if the first failed.
-                await self._reader.do(("XADD", self._dead_letters, "*", *letter))
+            with _as_unavailable():
+                # Not in one transaction: Redis would acknowledge even if XADD failed.
+                await self._dead_letters.write(self._reader, delivery, reason)
                 await self._acknowledge(delivery)
         except LeaseLost:
-            self._lose()
+            self._mark_lost()
 
     async def _acknowledge(self, delivery: Delivery) -> None:
         entry, _ = delivery.message
         await self._acknowledgements.add(entry)
-        self._in_hand.pop(entry, None)
+        self._unacknowledged.pop(entry, None)
 
-    async def _keep(self) -> None:
+    async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(self._config.lease.total_seconds() / 3)
-            with suppress(Exception):  # whoever receives hears of it as well
+            await asyncio.sleep(self._config.takeover_after.total_seconds() / 3)
+            with suppress(Exception):  # `receive` raises the same error
                 try:
-                    await self._reader.keep(list(self._in_hand))
+                    await self._reader.renew(list(self._unacknowledged))
                 except LeaseLost:
-                    self._lose()
+                    self._mark_lost()
 
-    def _lose(self) -> None:
-        for delivery in self._in_hand.values():
+    def _mark_lost(self) -> None:
+        for delivery in self._unacknowledged.values():
             delivery.lost = True
-        self._in_hand.clear()
-        self._reader.forget()
+        self._unacknowledged.clear()
+        self._reader.reset()
 
 
 @contextmanager
-def _worth_repeating() -> Iterator[None]:
-    """A person may mend it, and the message is in hand until then."""
+def _as_unavailable() -> Iterator[None]:
+    """A person may correct the server's settings, and the message is kept until then."""
     try:
         yield
     except ConfigurationError as error:
@@ -133,7 +137,7 @@ def _worth_repeating() -> Iterator[None]:
 
 
 class _Acknowledgements:
-    """Those that come while a call is on its way go together in the next one."""
+    """Entries that are added while a call is on its way go together in the next call."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -142,20 +146,20 @@ class _Acknowledgements:
         self._next: asyncio.Task[None] | None = None
 
     async def add(self, entry: bytes) -> None:
-        """Returns when the server has it, which it gets even if the caller is cancelled."""
+        """Returns when the server has it; it is sent even if the caller is cancelled."""
         self._entries.append(entry)
         if self._next is None:
             self._next = asyncio.create_task(self._send(), name="outrider-redis-acknowledge")
-            self._next.add_done_callback(_look_at)
+            self._next.add_done_callback(_retrieve_error)
         await asyncio.shield(self._next)
 
     async def _send(self) -> None:
         async with self._one_call:
             entries, self._entries, self._next = self._entries, [], None
-            await self._group.links.ask(("XACK", self._group.stream, self._group.name, *entries))
+            await self._group.pool.ask(("XACK", self._group.stream, self._group.name, *entries))
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
-    """So that nobody warns about an error that nobody waits for any more."""
+def _retrieve_error(task: asyncio.Task[None]) -> None:
+    """So that asyncio logs no error that nobody waits for any more."""
     if not task.cancelled():
         task.exception()
