@@ -9,7 +9,7 @@ from uuid import UUID  # noqa: TC003
 import msgspec
 
 from outrider.errors import DecodeError, InvalidEvent
-from outrider.events.codec import UNREADABLE, decode_error
+from outrider.events.codec import UNREADABLE, check_type_name, decode_error
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
 
 if TYPE_CHECKING:
@@ -86,7 +86,16 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
             metadata=EventMetadata(**metadata),
         )
     except InvalidEvent as error:
-        raise DecodeError(f"cloud event: {error}") from None
+        raise DecodeError(f"cloud event: {_reason(error, parsed.type)}") from None
+
+
+def _reason(error: InvalidEvent, event_type: str) -> str:
+    """The text of the error, unless it quotes an invalid type: that may be any value."""
+    try:
+        check_type_name(event_type)
+    except InvalidEvent:
+        return "type: use 1 to 255 letters, digits and _ . : / -"
+    return str(error)
 
 
 def to_structured(envelope: EventEnvelope, source: str) -> bytes:
