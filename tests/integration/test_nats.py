@@ -223,6 +223,29 @@ async def test_limit_of_the_stream_counts_headers_exactly(url: str) -> None:
     assert "bytes with its headers" in str(limits_known[1])
 
 
+async def test_event_larger_than_configured_is_refused_alone(url: str) -> None:
+    name = unique()
+    batch = [event("a"), event("a", data=b"x" * 5000), event("b")]
+
+    async with publisher_to(url, name, NatsConfig(max_message_size=5000)) as publisher:
+        outcomes = await outcomes_of(publisher, batch)
+
+    assert kinds(outcomes) == [Accepted, Refused, Accepted]
+    assert "5000 are allowed" in str(outcomes[1])
+    assert len(await messages_in(url, name)) == 2
+
+
+async def test_event_that_is_no_valid_text_is_refused_alone(url: str) -> None:
+    name = unique()
+    bad = event("a").with_metadata(EventMetadata(user_id="\ud800"))
+
+    async with publisher_to(url, name) as publisher:
+        outcomes = await outcomes_of(publisher, [bad, event("b")])
+
+    assert kinds(outcomes) == [Refused, Accepted]
+    assert "no valid Unicode text" in str(outcomes[0])
+
+
 async def test_limit_raised_while_running_is_noticed(url: str) -> None:
     name, large = unique(), event(data=b"x" * 5000)
     async with jetstream(url) as js:
@@ -537,19 +560,21 @@ def test_all_mistakes_in_the_settings_are_reported_together(tmp_path: Path) -> N
         NatsConfig(
             publish_timeout=timedelta(0),
             replicas=0,
+            max_message_size=0,
             sink="my sink",
             client_key=tmp_path,
             credentials=tmp_path,
             nkey_seed=tmp_path,
         )
     with pytest.raises(ConfigurationError) as names:
-        NatsSource("nats://h", stream="a.b", group="c d", subjects=["e.>.f"])
+        NatsSource("nats://h", "a.b", group="\ud800", subjects=["e.>.f"], dead_letters="g h")
     with pytest.raises(ConfigurationError, match="TLS settings need tls://"):
         NatsPublisher("nats://h", config=NatsConfig(ca_file=tmp_path))
 
-    for word in ("publish_timeout", "replicas", "sink", "client_key", "excludes nkey_seed"):
+    named = ("publish_timeout", "replicas", "max_message_size", "sink", "client_key")
+    for word in (*named, "excludes nkey_seed"):
         assert word in str(settings.value)
-    for word in ("stream must", "group must", "subjects[0] must"):
+    for word in ("stream must", "group must", "subjects[0] must", "dead_letters must"):
         assert word in str(names.value)
 
 
