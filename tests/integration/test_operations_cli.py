@@ -217,7 +217,7 @@ def test_single_events_are_named_by_id(database: Database) -> None:
     assert count(database, "failed") == 1
 
 
-def test_purge_leaves_what_waits(database: Database) -> None:
+def test_delete_keeps_pending_events(database: Database) -> None:
     filled(database, PUBLISHED + " WHERE event_type = 't.1'")
 
     assert facts(database, "delete", "--yes") == {"delete": 3}
@@ -244,7 +244,7 @@ def test_replays_are_listed_so_that_they_can_go_on(database: Database) -> None:
     for_people = outrider(database, "replay", "--list")
     [replay] = facts(database, "replay", "--list")["replays"]
 
-    assert none.stdout == "there was none.\n"
+    assert none.stdout == "no replays yet.\n"
     assert "t.1" in for_people.stdout
     assert (replay["id"], replay["filter"]["event_type"], replay["events"]) == (1, "t.1", 3)
     assert replay["finished_at"] is not None

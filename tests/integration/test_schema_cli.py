@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import create_engine, make_url
 
 from outrider.cli.app import app
-from outrider.cli.database import masked
+from outrider.settings.masking import mask_password
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
 from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres, pipe
@@ -65,10 +65,10 @@ def test_tables_come_by_apply_and_status_says_so(database: Database) -> None:
 
 def test_names_come_from_options_or_the_environment(database: Database) -> None:
     # given
-    options = ("--database", database.url, "--prefix", "shop_", "--processed", "done")
+    options = ("--database", database.url, "--prefix", "shop_")
 
     # when
-    applied = outrider("apply", *options, OUTBOX_TABLE="order")
+    applied = outrider("apply", *options, OUTBOX_TABLE="order", OUTBOX_PROCESSED="done")
 
     # then
     assert applied.output.startswith("order: applied version 1")
@@ -164,7 +164,7 @@ def test_print_in_json_has_the_bare_statements() -> None:
         (["apply", "--database", f"mysql://u:{SECRET}@h/d"], "mysql: use postgresql://"),
         (["apply", "--database", f"{SECRET} no url"], "this is not a database URL"),
         (["apply", "--database", f"postgresql://u:{SECRET}@h:port/d"], "this is not a database"),
-        (["print", "--table", 'out"box'], "use 1 to 63 lower-case letters"),
+        (["print", "--table", 'out"box'], "--table: table 'out\"box': use 1 to 63 lower-case"),
         (["print", "--to", "99"], "99 is not in the range"),
         (["print", "--dialect", "sqlite", "--schema", "app"], "SQLite has none"),
         (["print", "--dialect", "sqlite", "--roles"], "sqlite has no roles"),
@@ -203,7 +203,7 @@ def test_unreachable_database_exits_with_3(services: Services, tmp_path: Path) -
 def test_password_is_masked_in_whatever_a_driver_says(url: str) -> None:
     quoted = quote(SECRET, safe="")
 
-    said = masked(make_url(url.format(quoted)), f"refused {SECRET} and {quoted}\nat line 5")
+    said = mask_password(f"refused {SECRET} and {quoted}", make_url(url.format(quoted)))
 
     assert said == "refused *** and ***"
 

@@ -28,4 +28,4 @@ def prepare(database: Database) -> None:
 def doctor(**environment: str) -> tuple[int, list[dict[str, Any]]]:
     done = CliRunner().invoke(app, ["doctor", "--json"], env=environment, catch_exceptions=False)
     assert CANARY not in done.output
-    return done.exit_code, json.loads(done.stdout)["findings"]
+    return done.exit_code, json.loads(done.stdout)["checks"]

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 
 from outrider.cli.app import app
 from outrider.cli.database import CannotConnect, Interrupted, ProblemFound
+from outrider.settings.fields import all_settings, settings_of
+from outrider.store.schema.names import OutboxNames
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guides/operations.md"
@@ -54,6 +56,26 @@ def test_help_shows_an_example(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="outrider").output
 
     assert re.search(rf"^  .*\boutrider {name}\b", shown.partition("Options:")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_with_a_database_lets_its_tables_be_named(name: str) -> None:
+    options = {option for p in COMMANDS[name].params for option in p.opts}
+    named = {setting.flag for setting in settings_of(OutboxNames)}
+
+    assert len(named) == 5
+    assert "--database" not in options or named <= options
+
+
+@pytest.mark.parametrize("name", ["relay", "config", "doctor"])
+def test_command_has_every_setting_with_its_variables_and_default_in_the_help(name: str) -> None:
+    shown = " ".join(CliRunner().invoke(app, [name, "--help"]).output.split())
+
+    for setting in all_settings():
+        facts = ", ".join(setting.environment)
+        facts += f"; default: {setting.default}" if setting.default is not None else ""
+        assert f"{setting.flag} " in shown
+        assert f"{setting.help} [{facts}]" in shown
 
 
 def test_exit_codes_are_in_the_help_and_in_the_guide() -> None:
