@@ -130,7 +130,7 @@ def test_events_of_nobody_or_of_somebody_else_are_set_aside_and_not_marked(
         letters = backstage.letters()
         assert {letter["ce-id"] for letter in letters} == {str(e.event_id) for e in forged}
         assert all(letter["dead-letter-reason"].endswith("NotAuthorized") for letter in letters)
-    assert "message set aside" in backstage.said
+    assert "message moved to the dead letters" in backstage.said
     assert canary not in backstage.said
     assert "mallory" not in backstage.said
     assert decisions.user_id not in backstage.said

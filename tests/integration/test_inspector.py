@@ -278,7 +278,7 @@ async def test_pages_of_a_state_are_complete_whether_few_or_many_are_in_it(
 ) -> None:
     await record(database, *(changed(f"a{n % 3}", f"t.{n % 4}") for n in range(40)))
     await fail(database, "t.1")
-    for name, value in (("COUNTED", few), ("_SURVEYED", surveyed), ("WINDOW", 7)):
+    for name, value in (("MAX_COUNTED", few), ("_MAX_SURVEYED", surveyed), ("SEARCH_WINDOW", 7)):
         monkeypatch.setattr(f"outrider.admin.inspector.{name}", value)
 
     found = {
@@ -320,7 +320,7 @@ async def test_many_in_trouble_are_counted_as_at_least(
     await record(database, *(changed(f"a{n}") for n in range(4)))
     await fail(database, "thing.changed")
     await record(database, changed())
-    monkeypatch.setattr("outrider.admin.inspector.VISITED", 3)
+    monkeypatch.setattr("outrider.admin.inspector.MAX_VISITED", 3)
 
     [state] = await OutboxInspector(database).sinks()
 
@@ -332,7 +332,7 @@ async def test_discard_takes_failed_and_pending_events_in_steps(
 ) -> None:
     await record(database, *(changed(f"a{n}", f"t.{n % 2}") for n in range(9)))
     await fail(database, "t.1")
-    monkeypatch.setattr("outrider.admin.repair.STEP", 2)
+    monkeypatch.setattr("outrider.admin.repair.STEP_EVENTS", 2)
     repair = OutboxRepair(database)
 
     assert await repair.count("discard", EventFilter()) == 9

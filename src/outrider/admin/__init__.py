@@ -1,4 +1,4 @@
-"""Looking at the outbox and repairing it: what the page and the command line are made of."""
+"""Inspecting and repairing the outbox: the functions behind the dashboard and the command line."""
 
 from outrider.admin.checkup import check_database
 from outrider.admin.filters import EventFilter

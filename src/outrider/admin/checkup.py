@@ -1,4 +1,4 @@
-"""A check-up of the database: what would make the outbox slow, deaf or forgetful, with cures."""
+"""The check-up of the database: finds what slows down, stops or loses events, with cures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _OLD_TRANSACTION: Final = timedelta(minutes=10)
-_OLD: Final = 60.0
-_ALL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_OLD_EVENT_S: Final = 60.0
+_ALL_PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _SETTING: Final = text("SELECT current_setting(:name)")
-_MAY: Final = text("SELECT has_table_privilege(:table, :privilege)")
-_MAY_UPDATE: Final = text("SELECT has_column_privilege(:table, :column, 'UPDATE')")
+_HAS_TABLE_PRIVILEGE: Final = text("SELECT has_table_privilege(:table, :privilege)")
+_CAN_UPDATE_COLUMN: Final = text("SELECT has_column_privilege(:table, :column, 'UPDATE')")
 _OPEN_TRANSACTIONS: Final = text("""
 SELECT who, cure, clock_timestamp() - since AS age FROM (
     SELECT 'the transaction of process ' || pid AS who, xact_start AS since,
@@ -41,22 +41,21 @@ SELECT who, cure, clock_timestamp() - since AS age FROM (
 async def check_database(
     engine: AsyncEngine, tables: OutboxTables | None = None, *, old: timedelta = _OLD_TRANSACTION
 ) -> list[CheckResult]:
-    """Everything that can be seen from here; `old` is how long transactions may be open."""
-    known = tables or OutboxTables()
-    problems = await schema.check(engine, known.names)
-    found = [CheckResult("schema", "fault", *_split(problem)) for problem in problems]
-    if found:
-        return found
-    found = [CheckResult("schema", "fine", f"version {schema.LATEST}, all indexes are there")]
+    """All checks of the database; `old` is how long a transaction may stay open."""
+    tables = tables or OutboxTables()
+    problems = await schema.check(engine, tables.names)
+    if problems:
+        return [CheckResult("schema", "fault", *_split(problem)) for problem in problems]
+    results = [CheckResult("schema", "fine", f"version {schema.LATEST}, all indexes are there")]
     async with engine.connect() as db:
         if db.dialect.name == "postgresql":
-            found += [finding async for finding in _postgres(db, known, old)]
+            results += [result async for result in _postgres(db, tables, old)]
         else:
-            found += [finding async for finding in _sqlite(db)]
-    found += [finding async for finding in _flow(OutboxInspector(engine, known))]
+            results += [result async for result in _sqlite(db)]
+    results += [result async for result in _flow(OutboxInspector(engine, tables))]
     if engine.dialect.name == "postgresql" and engine.dialect.driver == "asyncpg":
-        found.append(await _listening(engine, known))
-    return found
+        results.append(await _listening(engine, tables))
+    return results
 
 
 def _split(problem: str) -> tuple[str, str]:
@@ -117,30 +116,35 @@ async def _setting(
 
 
 async def _privileges(db: AsyncConnection, tables: OutboxTables) -> CheckResult:
-    """What a relay needs; a producer needs less, and a person who repairs needs more."""
-    wanted = {"outbox": ("SELECT", "DELETE"), **dict.fromkeys(("lanes", "relays", "sinks"), _ALL)}
-    names = {key: tables.names.quoted(key, db.dialect) for key in wanted}
+    """The privileges of a relay; a producer needs fewer, and an operator needs more."""
+    required = {
+        "outbox": ("SELECT", "DELETE"),
+        **dict.fromkeys(("lanes", "relays", "sinks"), _ALL_PRIVILEGES),
+    }
+    names = {key: tables.names.quoted(key, db.dialect) for key in required}
     missing = [
         f"{privilege} on {names[key]}"
-        for key, privileges in wanted.items()
+        for key, privileges in required.items()
         for privilege in privileges
-        if not await db.scalar(_MAY, {"table": names[key], "privilege": privilege})
+        if not await db.scalar(_HAS_TABLE_PRIVILEGE, {"table": names[key], "privilege": privilege})
     ]
     missing += [
         f"UPDATE ({column}) on {names['outbox']}"
-        for column in schema.STATE_COLUMNS
-        if not await db.scalar(_MAY_UPDATE, {"table": names["outbox"], "column": column})
+        for column in schema.RELAY_COLUMNS
+        if not await db.scalar(_CAN_UPDATE_COLUMN, {"table": names["outbox"], "column": column})
     ]
     if missing:
         cure = "grant them as `outrider schema print --roles` shows"
         return CheckResult("privileges", "fault", f"missing: {', '.join(missing)}", cure)
     payload = {"table": names["outbox"], "column": "payload"}
-    more = ", and more: it may change what events say" * bool(await db.scalar(_MAY_UPDATE, payload))
+    more = ", and more: it may change what events say" * bool(
+        await db.scalar(_CAN_UPDATE_COLUMN, payload)
+    )
     return CheckResult("privileges", "fine", f"enough for a relay{more}")
 
 
 async def _oldest_transaction(db: AsyncConnection, old: timedelta) -> CheckResult:
-    """One that stays open keeps vacuum from removing what is settled; prepared ones as well."""
+    """An open transaction, also a prepared one, keeps vacuum from removing old row versions."""
     row = (await db.execute(_OPEN_TRANSACTIONS)).one_or_none()
     if row is None or row.age < old:
         return CheckResult("transactions", "fine", "none is old")
@@ -148,7 +152,7 @@ async def _oldest_transaction(db: AsyncConnection, old: timedelta) -> CheckResul
         "transactions",
         "warning",
         f"{row.who} is open for {row.age.total_seconds() // 60:.0f} minutes: "
-        "nothing is cleaned up, and claims get slower",
+        "vacuum cannot remove old rows, and claims get slower",
         f"find out what it does; {row.cure} ends it",
     )
 
@@ -191,7 +195,7 @@ async def _listening(engine: AsyncEngine, tables: OutboxTables) -> CheckResult:
 async def _sqlite(db: AsyncConnection) -> AsyncIterator[CheckResult]:
     mode = str((await db.exec_driver_sql("PRAGMA journal_mode")).scalar())
     if mode == "wal":
-        yield CheckResult("journal", "fine", "WAL: readers and one writer side by side")
+        yield CheckResult("journal", "fine", "WAL: readers do not wait for the writer")
     else:
         cure = "PRAGMA journal_mode = WAL, once; a relay does it at its start"
         yield CheckResult("journal", "warning", f"{mode}: readers and writers wait", cure)
@@ -199,19 +203,19 @@ async def _sqlite(db: AsyncConnection) -> AsyncIterator[CheckResult]:
 
 async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
     relays = [relay for relay in await inspector.relays() if relay.alive]
-    for state in await inspector.sinks():
-        here, name = [r for r in relays if r.sink == state.sink], f"sink {state.sink}"
-        if state.failed:
+    for sink in await inspector.sinks():
+        here, name = [r for r in relays if r.sink == sink.sink], f"sink {sink.sink}"
+        if sink.failed:
             cure = "look with `outrider failed`, then `outrider retry` or `outrider discard`"
-            yield CheckResult(name, "warning", f"{state.failed:,} events have failed", cure)
-        if state.pending and not here:
-            cure = f"start one: outrider relay --sink {state.sink}"
+            yield CheckResult(name, "warning", f"{sink.failed:,} events have failed", cure)
+        if sink.pending and not here:
+            cure = f"start one: outrider relay --sink {sink.sink}"
             yield CheckResult(
-                name, "fault", f"{state.pending:,} events wait and no relay runs", cure
+                name, "fault", f"{sink.pending:,} events wait and no relay runs", cure
             )
-        elif state.oldest is not None and state.oldest.total_seconds() > _OLD:
-            waits = int(state.oldest.total_seconds())
+        elif sink.oldest is not None and sink.oldest.total_seconds() > _OLD_EVENT_S:
+            waits = int(sink.oldest.total_seconds())
             cure = "is the broker up? see the relay's log"
             yield CheckResult(name, "warning", f"the oldest event waits for {waits:,} s", cure)
         else:
-            yield CheckResult(name, "fine", f"{state.pending:,} pending, {len(here)} relays")
+            yield CheckResult(name, "fine", f"{sink.pending:,} pending, {len(here)} relays")

@@ -1,10 +1,10 @@
-"""Which events are meant: one filter for lists, for counts and for bulk actions."""
+"""The event filter: selects events for lists, counts and bulk actions alike."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from outrider.errors import ConfigurationError
@@ -17,30 +17,32 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, FromClause
 
+    from outrider.events.strict_json import JsonObject
+
 RETRYING: Final = "retrying"
 STATUSES: Final = (PENDING, RETRYING, FAILED, PUBLISHED, DISCARDED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """All that is given must hold; an empty filter means every event."""
+    """Selects events that meet all given conditions; an empty filter selects every event."""
 
     sink: str | None = None
     status: str | None = None
-    """One of STATUSES; retrying is a part of pending."""
+    """One of STATUSES; every retrying event is pending too."""
     event_type: str | None = None
     """An event type, or a pattern such as order.*"""
     aggregate_type: str | None = None
     aggregate_id: str | None = None
     event_id: UUID | None = None
     error: str | None = None
-    """The last error, exactly as it is kept."""
+    """The last error, exactly as it is stored."""
     since: datetime | None = None
     until: datetime | None = None
-    """When the event was recorded: from `since`, before `until`."""
+    """The time of recording: at or after `since`, before `until`."""
     first: int | None = None
     last: int | None = None
-    """Positions, both included."""
+    """The range of positions; both ends are included."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -60,8 +62,8 @@ class EventFilter:
 
     @classmethod
     def parse(cls, given: Mapping[str, str | None]) -> EventFilter:
-        """From texts, as URLs and command lines have them; empty ones are left out."""
-        values: dict[str, Any] = {}
+        """Parse texts from a URL or a command line; empty texts are ignored."""
+        values: JsonObject = {}
         for field in fields(cls):
             if text := given.get(field.name):
                 try:
@@ -71,7 +73,7 @@ class EventFilter:
         return cls(**values)
 
     def texts(self) -> dict[str, str]:
-        """As `parse` takes it: the same filter in a URL, a log line, an audit row."""
+        """The reverse of `parse`: this filter as texts, for a URL, a log line or an audit row."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: value.isoformat() if isinstance(value, datetime) else str(value)
@@ -81,7 +83,7 @@ class EventFilter:
 
     @property
     def aggregate(self) -> int | None:
-        """The number by which the indexes know the one aggregate that is meant, if one is."""
+        """The indexed key of the selected aggregate; None unless exactly one is selected."""
         parts = (self.sink, self.aggregate_type, self.aggregate_id)
         return None if None in parts else aggregate_key(*map(str, parts))
 
@@ -94,24 +96,24 @@ class EventFilter:
             c.id: self.event_id,
             c.last_error: self.error,
         }
-        found: list[ColumnElement[bool]] = [
+        conditions: list[ColumnElement[bool]] = [
             column == value for column, value in plain.items() if value is not None
         ]
         if self.aggregate is not None:
-            found.append(c.aggregate_key == self.aggregate)
+            conditions.append(c.aggregate_key == self.aggregate)
         if self.event_type is not None:
-            found.append(_of_type(table, self.event_type))
+            conditions.append(_of_type(table, self.event_type))
         if self.status is not None:
-            found += _with_status(table, self.status)
+            conditions += _with_status(table, self.status)
         if self.since is not None:
-            found.append(c.created_at >= self.since)
+            conditions.append(c.created_at >= self.since)
         if self.until is not None:
-            found.append(c.created_at < self.until)
+            conditions.append(c.created_at < self.until)
         if self.first is not None:
-            found.append(c.position >= self.first)
+            conditions.append(c.position >= self.first)
         if self.last is not None:
-            found.append(c.position <= self.last)
-        return found
+            conditions.append(c.position <= self.last)
+        return conditions
 
 
 def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:
@@ -123,31 +125,31 @@ def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:
 
 def _with_status(table: FromClause, status: str) -> list[ColumnElement[bool]]:
     c = table.c
-    # Saying that these are not out yet lets the planner use the index by aggregate.
-    not_out = [c.published_at.is_(None)] if status in (PENDING, RETRYING) else []
+    # The extra condition lets the planner use the partial index on aggregates.
+    unpublished = [c.published_at.is_(None)] if status in (PENDING, RETRYING) else []
     if status == RETRYING:
-        return [c.status == PENDING, c.next_retry_at.is_not(None), *not_out]
-    return [c.status == status, *not_out]
+        return [c.status == PENDING, c.next_retry_at.is_not(None), *unpublished]
+    return [c.status == status, *unpublished]
 
 
 def _text(text: str) -> str:
-    if "\0" in text:  # no column can hold it
+    if "\0" in text:  # PostgreSQL cannot store this character
         raise ValueError
     return text
 
 
 def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _position(text: str) -> int:
-    if (found := int(text)) >= 2**63 or found < 0:
+    if (position := int(text)) >= 2**63 or position < 0:
         raise ValueError(text)
-    return found
+    return position
 
 
-_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+_PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "event_id": UUID,
     "since": _moment,
     "until": _moment,

@@ -1,8 +1,8 @@
-"""Looking at the outbox: what waits, what failed, who works, and the story of one event.
+"""The inspector: reads sinks, relays, lanes, lists of events and the history of one event.
 
-Every question has an answer in bounded time, however large the tables are: counts stop at a
-limit and go on as estimates, lists are pages by position, and searches without an index look at
-so many rows at once and say how far they came. No index is kept for looking alone.
+Every query takes bounded time, however large the tables are. Counts stop at a limit and become
+estimates, lists use keyset pagination by position, and a search without an index reads a limited
+range of positions and reports where it stopped. No index exists for the inspector alone.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
-    from sqlalchemy import FromClause, Row, Select
+    from sqlalchemy import ColumnElement, FromClause, Row, Select
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-COUNTED: Final = 20_000
-"""How far counts are exact."""
-VISITED: Final = 5_000
-"""How far, if an index does not tell and rows must be visited, all over the table."""
-WINDOW: Final = 100_000
-"""How many rows a search without an index looks at before it answers."""
-PAGE: Final = 200
-_SURVEYED: Final = 200_000
-_RECENT: Final = 1_000
-_MINUTE: Final = timedelta(minutes=1)
-_PATIENCE: Final = "5s"
+    from outrider.events.strict_json import JsonObject
 
-# The smallest position of each lane is one step in the index; of all lanes it would be a walk.
+MAX_COUNTED: Final = 20_000
+"""Up to this number, counts are exact."""
+MAX_VISITED: Final = 5_000
+"""The same limit for counts that an index alone cannot answer, so that rows must be read."""
+SEARCH_WINDOW: Final = 100_000
+"""How many positions a search without an index covers."""
+MAX_PAGE: Final = 200
+_MAX_SURVEYED: Final = 200_000
+_MAX_RATE_SAMPLES: Final = 1_000
+_RATE_PERIOD: Final = timedelta(minutes=1)
+_STATEMENT_TIMEOUT: Final = "5s"
+
+# The oldest position of one lane is one index lookup; of all lanes at once it would be an index
+# scan.
 _OLDEST: Final = """
 SELECT created_at FROM {outbox} WHERE position = (
     SELECT min(head.position) FROM generate_series(0, 63) AS lanes (lane)
@@ -59,7 +62,7 @@ _ESTIMATE: Final = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regcla
 
 
 class OutboxInspector:
-    """Reads only; on PostgreSQL no question may take longer than five seconds."""
+    """Only reads. On PostgreSQL, a query that takes longer than five seconds is cancelled."""
 
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
         self._engine = engine
@@ -67,119 +70,124 @@ class OutboxInspector:
         self._outbox = self._tables.outbox
 
     async def sinks(self) -> list[SinkSummary]:
-        async with self._reading() as db:
-            known = sorted((await self._known(db)).items())
+        async with self._connect() as db:
+            numbers = sorted((await self._delivery_numbers(db)).items())
             c = self._outbox.c
             retrying = await self._by_sink(db, c.status == PENDING, c.next_retry_at.is_not(None))
             failed = await self._by_sink(db, c.status == FAILED)
-            return [await self._sink_state(db, *one, retrying, failed) for one in known]
+            return [
+                await self._sink_summary(db, sink, number, retrying, failed)
+                for sink, number in numbers
+            ]
 
     async def sink_names(self) -> list[str]:
-        async with self._reading() as db:
-            return sorted(await self._known(db))
+        async with self._connect() as db:
+            return sorted(await self._delivery_numbers(db))
 
     async def relays(self) -> list[RelaySummary]:
         c, lanes = self._tables.relays.c, self._tables.lanes.c
-        held = select(func.count()).where(lanes.owner == c.id).scalar_subquery().label("lanes")
+        owned = select(func.count()).where(lanes.owner == c.id).scalar_subquery().label("lanes")
         now = datetime.now(UTC)
-        async with self._reading() as db:
-            rows = await db.execute(select(c.name, c.sink, held, c.started_at, c.expires_at))
+        async with self._connect() as db:
+            rows = await db.execute(select(c.name, c.sink, owned, c.started_at, c.expires_at))
             return [RelaySummary(**row._mapping, alive=row.expires_at > now) for row in rows]
 
     async def lanes(self) -> list[LaneSummary]:
-        """Every lane that was ever held, with its holder of now."""
+        """Every lane that was ever leased, with its present owner."""
         relays, lanes = self._tables.relays, self._tables.lanes
-        holder = (lanes.c.owner == relays.c.id) & (lanes.c.expires_at > datetime.now(UTC))
+        is_owner = (lanes.c.owner == relays.c.id) & (lanes.c.expires_at > datetime.now(UTC))
         every = select(lanes.c.sink, lanes.c.lane, relays.c.name.label("relay"))
-        every = every.select_from(lanes.outerjoin(relays, holder))
-        async with self._reading() as db:
+        every = every.select_from(lanes.outerjoin(relays, is_owner))
+        async with self._connect() as db:
             rows = await db.execute(every.order_by(lanes.c.sink, lanes.c.lane))
             return [LaneSummary(**row._mapping) for row in rows]
 
     async def events(
         self, wanted: EventFilter, *, before: int | None = None, limit: int = 50
     ) -> Page:
-        """A page of events, newest first, all older than `before`."""
-        limit = max(1, min(limit, PAGE))
-        async with self._reading() as db:
+        """A page of events, newest first, with positions below `before`."""
+        limit = max(1, min(limit, MAX_PAGE))
+        async with self._connect() as db:
             top = before if before is not None else await self._above_newest(db)
-            rows_of, top, bottom = await self._reach(db, wanted, top)
-            c = rows_of.c
-            page = self._lines(rows_of).where(
-                *wanted.conditions(rows_of), c.position < top, c.position >= bottom
+            table, top, bottom = await self._search_range(db, wanted, top)
+            c = table.c
+            page = self._select(table).where(
+                *wanted.conditions(table), c.position < top, c.position >= bottom
             )
             rows = (await db.execute(page.order_by(c.position.desc()).limit(limit))).all()
-        lines = [_line(row) for row in rows]
-        if len(lines) == limit:
-            return Page(events=lines, older=lines[-1].position)
-        return Page(events=lines, older=bottom or None)
+        events = [_summary(row) for row in rows]
+        if len(events) == limit:
+            return Page(events=events, older=events[-1].position)
+        return Page(events=events, older=bottom or None)
 
-    async def count(self, wanted: EventFilter, most: int = COUNTED) -> int:
-        """How many there are, counted up to `most`."""
-        async with self._reading() as db:
+    async def count(self, wanted: EventFilter, most: int = MAX_COUNTED) -> int:
+        """How many events match, counted up to `most`."""
+        async with self._connect() as db:
             return await self._count(db, *wanted.conditions(self._outbox), most=most)
 
     async def event(self, event_id: UUID) -> list[EventSummary]:
         """The event at each of its sinks."""
-        async with self._reading() as db:
-            rows = await db.execute(self._lines().where(self._outbox.c.id == event_id))
-            return [_line(row) for row in rows.all()]
+        async with self._connect() as db:
+            rows = await db.execute(self._select().where(self._outbox.c.id == event_id))
+            return [_summary(row) for row in rows.all()]
 
-    async def payload(self, event_id: UUID) -> dict[str, Any] | None:
+    async def payload(self, event_id: UUID) -> JsonObject | None:
         return await self._json(event_id, "payload")
 
-    async def metadata(self, event_id: UUID) -> dict[str, Any] | None:
+    async def metadata(self, event_id: UUID) -> JsonObject | None:
         return await self._json(event_id, "metadata")
 
-    async def _json(self, event_id: UUID, column: str) -> dict[str, Any] | None:
+    async def _json(self, event_id: UUID, column: str) -> JsonObject | None:
         c = self._outbox.c
-        async with self._reading() as db:
-            one = select(c[column]).where(c.id == event_id).limit(1)
-            found: dict[str, Any] | None = await db.scalar(one)
-            return found
+        async with self._connect() as db:
+            query = select(c[column]).where(c.id == event_id).limit(1)
+            value: JsonObject | None = await db.scalar(query)
+            return value
 
     async def handled_by(self, event_id: UUID) -> list[tuple[str, datetime]]:
-        """The handlers that are done with this event, and since when."""
+        """The handlers that have processed this event, each with the time."""
         c = self._tables.processed.c
         marks = select(c.handler_name, c.processed_at).where(c.event_id == event_id)
-        async with self._reading() as db:
-            rows = await db.execute(marks.order_by(c.processed_at).limit(PAGE))
+        async with self._connect() as db:
+            rows = await db.execute(marks.order_by(c.processed_at).limit(MAX_PAGE))
             return [(row[0], row[1]) for row in rows]
 
     async def neighbours(self, event: EventSummary, each_way: int = 5) -> list[EventSummary]:
-        """What happened to the same aggregate shortly before and after, as far as it is near."""
+        """The events of the same aggregate just before and after, within the search window."""
         c = self._outbox.c
-        same = self._lines().where(
+        same = self._select().where(
             c.sink == event.sink,
             c.aggregate_type == event.aggregate_type,
             c.aggregate_id == event.aggregate_id,
         )
         at = c.position
-        older = same.where(at <= event.position, at > event.position - WINDOW)
-        newer = same.where(at > event.position, at < event.position + WINDOW)
+        older = same.where(at <= event.position, at > event.position - SEARCH_WINDOW)
+        newer = same.where(at > event.position, at < event.position + SEARCH_WINDOW)
         older = older.order_by(at.desc()).limit(each_way + 1)
         newer = newer.order_by(at).limit(each_way)
-        async with self._reading() as db:
+        async with self._connect() as db:
             both = union_all(select(older.subquery()), select(newer.subquery()))
             rows = (await db.execute(both)).all()
-        return sorted((_line(row) for row in rows), key=lambda line: line.position)
+        return sorted((_summary(row) for row in rows), key=lambda event: event.position)
 
     async def caused_by(self, events: Sequence[EventSummary]) -> list[EventSummary]:
-        """What handlers of these events recorded, as far as it is near."""
+        """The events that handlers of these events recorded, within the search window."""
         if not events:
             return []
         c, start = self._outbox.c, min(event.position for event in events)
         cause = c["metadata"]["causation_id"].as_string()
         wanted = cause.in_({str(event.event_id) for event in events})
-        near = self._lines().where(c.position > start, c.position < start + WINDOW, wanted)
-        async with self._reading() as db:
-            return [_line(row) for row in await db.execute(near.order_by(c.position).limit(PAGE))]
+        near = self._select().where(c.position > start, c.position < start + SEARCH_WINDOW, wanted)
+        async with self._connect() as db:
+            return [
+                _summary(row) for row in await db.execute(near.order_by(c.position).limit(MAX_PAGE))
+            ]
 
     async def failures(self) -> list[FailureGroup]:
-        """Failed events by sink, type and error; the most frequent first."""
+        """Failed events, grouped by sink, event type and error; the most frequent first."""
         c = self._outbox.c
         some = select(c.sink, c.event_type, c.last_error, c.created_at)
-        failed = some.where(c.status == FAILED).limit(COUNTED).subquery().c
+        failed = some.where(c.status == FAILED).limit(MAX_COUNTED).subquery().c
         number = func.count()
         groups = (
             select(
@@ -192,66 +200,66 @@ class OutboxInspector:
             )
             .group_by(failed.sink, failed.event_type, failed.last_error)
             .order_by(number.desc())
-            .limit(PAGE)
+            .limit(MAX_PAGE)
         )
-        async with self._reading() as db:
+        async with self._connect() as db:
             return [FailureGroup(**row._mapping) for row in await db.execute(groups)]
 
     async def blocked(self, limit: int = 50) -> list[EventSummary]:
-        """Events that wait for a retry, and hold back what comes after in their aggregate."""
+        """Events that wait for a retry, and block the later events of their aggregate."""
         c = self._outbox.c
-        waiting = self._lines().where(c.status == PENDING, c.next_retry_at.is_not(None))
-        some = waiting.limit(VISITED).subquery()
-        async with self._reading() as db:
-            soonest = select(some).order_by(some.c.next_retry_at).limit(min(limit, PAGE))
-            return [_line(row) for row in await db.execute(soonest)]
+        waiting = self._select().where(c.status == PENDING, c.next_retry_at.is_not(None))
+        some = waiting.limit(MAX_VISITED).subquery()
+        async with self._connect() as db:
+            soonest = select(some).order_by(some.c.next_retry_at).limit(min(limit, MAX_PAGE))
+            return [_summary(row) for row in await db.execute(soonest)]
 
     async def handled(self) -> list[tuple[str, int, datetime]]:
-        """Each handler with how many of the latest marks are its own, and when the last came."""
+        """Each handler with its number of the latest marks, and the time of its last mark."""
         c = self._tables.processed.c
         latest = select(c.handler_name, c.processed_at).order_by(c.processed_at.desc())
-        some = latest.limit(COUNTED).subquery().c
+        some = latest.limit(MAX_COUNTED).subquery().c
         groups = select(some.handler_name, func.count(), func.max(some.processed_at))
-        async with self._reading() as db:
+        async with self._connect() as db:
             rows = await db.execute(groups.group_by(some.handler_name).order_by(some.handler_name))
             return [(row[0], row[1], row[2]) for row in rows.all()]
 
     async def actions(self, limit: int = 50, action: str | None = None) -> list[Row[Any]]:
-        """What people did, the latest first; of one kind, if it is named."""
+        """The audit log, latest first; only one kind of action if `action` is given."""
         table = self._tables.actions
         latest = select(table).order_by(table.c.id.desc()).limit(limit)
         latest = latest if action is None else latest.where(table.c.action == action)
-        async with self._reading() as db:
+        async with self._connect() as db:
             return list(await db.execute(latest))
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+    async def _connect(self) -> AsyncIterator[AsyncConnection]:
         async with self._engine.connect() as db:
             if db.dialect.name == "postgresql":
-                await db.execute(text(f"SET LOCAL statement_timeout = '{_PATIENCE}'"))
+                await db.execute(text(f"SET LOCAL statement_timeout = '{_STATEMENT_TIMEOUT}'"))
             yield db
 
-    async def _known(self, db: AsyncConnection) -> dict[str, int]:
-        """Sinks that had a relay, with their deliveries, and those that wait for their first."""
-        known = {
+    async def _delivery_numbers(self, db: AsyncConnection) -> dict[str, int]:
+        """Each sink with its last delivery number, also sinks that never had a relay."""
+        numbers = {
             row.sink: row.last_delivery_number
             for row in await db.execute(select(self._tables.sinks))
         }
         c = self._outbox.c
-        # One step in the index for each sink; DISTINCT would be a walk.
+        # One index lookup per sink; DISTINCT would scan the whole index.
         after = select(func.min(c.sink)).where(c.status == PENDING)
         sink = await db.scalar(after)
         while sink is not None:
-            known.setdefault(sink, 0)
+            numbers.setdefault(sink, 0)
             sink = await db.scalar(after.where(c.sink > sink))
-        return known
+        return numbers
 
-    async def _by_sink(self, db: AsyncConnection, *conditions: Any) -> Counter[str]:
-        some = select(self._outbox.c.sink).where(*conditions).limit(VISITED).subquery().c
+    async def _by_sink(self, db: AsyncConnection, *conditions: ColumnElement[bool]) -> Counter[str]:
+        some = select(self._outbox.c.sink).where(*conditions).limit(MAX_VISITED).subquery().c
         rows = await db.execute(select(some.sink, func.count()).group_by(some.sink))
         return Counter({row[0]: row[1] for row in rows})
 
-    async def _sink_state(
+    async def _sink_summary(
         self,
         db: AsyncConnection,
         sink: str,
@@ -260,31 +268,33 @@ class OutboxInspector:
         failed: Counter[str],
     ) -> SinkSummary:
         c = self._outbox.c
-        waiting = await self._count(db, c.sink == sink, c.status == PENDING)
-        estimate = await self._estimate(db) if waiting == COUNTED else None
+        pending = await self._count(db, c.sink == sink, c.status == PENDING)
+        estimate = await self._estimate(db) if pending == MAX_COUNTED else None
         return SinkSummary(
             sink=sink,
-            pending=waiting if estimate is None else max(waiting, estimate),
+            pending=pending if estimate is None else max(pending, estimate),
             estimated=estimate is not None,
             retrying=retrying[sink],
             failed=failed[sink],
-            at_least=VISITED in (retrying.total(), failed.total()),
-            oldest=await self._oldest(db, sink) if waiting else None,
+            at_least=MAX_VISITED in (retrying.total(), failed.total()),
+            oldest=await self._oldest(db, sink) if pending else None,
             rate=await self._rate(db, sink),
             last_delivery_number=last_delivery_number,
         )
 
-    async def _count(self, db: AsyncConnection, *conditions: Any, most: int = COUNTED) -> int:
-        found = select(text("1")).select_from(self._outbox).where(*conditions).limit(most)
-        return await db.scalar(select(func.count()).select_from(found.subquery())) or 0
+    async def _count(
+        self, db: AsyncConnection, *conditions: ColumnElement[bool], most: int = MAX_COUNTED
+    ) -> int:
+        rows = select(text("1")).select_from(self._outbox).where(*conditions).limit(most)
+        return await db.scalar(select(func.count()).select_from(rows.subquery())) or 0
 
     async def _estimate(self, db: AsyncConnection) -> int | None:
         if db.dialect.name != "postgresql":
             return None
         names = self._tables.names
         index = ".".join(n for n in (names.schema, names.all["pending_index"]) if n)
-        found = await db.scalar(text(_ESTIMATE), {"index": index})
-        return int(found) if found and found > 0 else None
+        estimate = await db.scalar(text(_ESTIMATE), {"index": index})
+        return int(estimate) if estimate and estimate > 0 else None
 
     async def _oldest(self, db: AsyncConnection, sink: str) -> timedelta | None:
         c = self._outbox.c
@@ -297,20 +307,20 @@ class OutboxInspector:
         return max(timedelta(0), datetime.now(UTC) - since) if since else None
 
     async def _rate(self, db: AsyncConnection, sink: str) -> float:
-        """From the latest deliveries, none of them older than a minute."""
+        """Events per second, from the latest deliveries of the last minute."""
         c, now = self._outbox.c, datetime.now(UTC)
         latest = select(c.published_at).where(c.sink == sink, c.delivery_number.is_not(None))
-        rows = await db.scalars(latest.order_by(c.delivery_number.desc()).limit(_RECENT))
-        recent = [moment for moment in rows if moment and moment > now - _MINUTE]
+        rows = await db.scalars(latest.order_by(c.delivery_number.desc()).limit(_MAX_RATE_SAMPLES))
+        recent = [moment for moment in rows if moment and moment > now - _RATE_PERIOD]
         if not recent:
             return 0.0
-        over = now - min(recent) if len(recent) == _RECENT else _MINUTE
-        return len(recent) / max(over.total_seconds(), 0.001)
+        period = now - min(recent) if len(recent) == _MAX_RATE_SAMPLES else _RATE_PERIOD
+        return len(recent) / max(period.total_seconds(), 0.001)
 
-    async def _reach(
+    async def _search_range(
         self, db: AsyncConnection, wanted: EventFilter, top: int
     ) -> tuple[FromClause, int, int]:
-        """Where to look for a page: in which rows, below which position, down to which."""
+        """Where to search: the rows, the position above the range, and the lowest position."""
         outbox, indexed = self._outbox, wanted.status in (PENDING, RETRYING, FAILED)
         if wanted in (EventFilter(), EventFilter(event_id=wanted.event_id)) or (
             indexed and wanted.aggregate
@@ -318,24 +328,25 @@ class OutboxInspector:
             return outbox, top, 0
         if indexed:
             here = EventFilter(status=wanted.status, last=top - 1)
-            some = select(outbox.c.position).where(*here.conditions(outbox)).limit(_SURVEYED)
+            some = select(outbox.c.position).where(*here.conditions(outbox)).limit(_MAX_SURVEYED)
             at, number = some.subquery().c.position, func.count()
-            found, low, high = (await db.execute(select(number, func.min(at), func.max(at)))).one()
-            if not found:
+            count, low, high = (await db.execute(select(number, func.min(at), func.max(at)))).one()
+            if not count:
                 return outbox, 0, 0
-            if found < COUNTED:
-                # All of them, and then the filter: the limit keeps the planner to this order.
+            if count < MAX_COUNTED:
+                # Read all of these rows first, and filter them then: LIMIT forces that order.
                 few = replace(here, first=low, last=high).conditions(outbox)
-                shown = [column for column in outbox.c if column.name != "payload"]
-                return select(*shown).where(*few).limit(COUNTED).subquery(), top, 0
-            top = high + 1 if found < _SURVEYED else top
-        return outbox, top, max(0, top - WINDOW)
+                columns = [column for column in outbox.c if column.name != "payload"]
+                return select(*columns).where(*few).limit(MAX_COUNTED).subquery(), top, 0
+            top = high + 1 if count < _MAX_SURVEYED else top
+        return outbox, top, max(0, top - SEARCH_WINDOW)
 
     async def _above_newest(self, db: AsyncConnection) -> int:
         return (await db.scalar(select(func.max(self._outbox.c.position))) or 0) + 1
 
-    def _lines(self, rows_of: FromClause | None = None) -> Select[Any]:
-        c = self._outbox.c if rows_of is None else rows_of.c
+    def _select(self, table: FromClause | None = None) -> Select[Any]:
+        """The columns of an EventSummary."""
+        c = self._outbox.c if table is None else table.c
         return select(
             c.position,
             c.id.label("event_id"),
@@ -358,8 +369,8 @@ class OutboxInspector:
         )
 
 
-def _line(row: Row[Any]) -> EventSummary:
-    facts = dict(row._mapping)
-    if facts["status"] == PENDING and facts["next_retry_at"] is not None:
-        facts["status"] = RETRYING
-    return EventSummary(**facts)
+def _summary(row: Row[Any]) -> EventSummary:
+    columns = dict(row._mapping)
+    if columns["status"] == PENDING and columns["next_retry_at"] is not None:
+        columns["status"] = RETRYING
+    return EventSummary(**columns)

@@ -1,14 +1,14 @@
-"""Repairing by hand: retry, discard, replay and delete, in small steps, each with a trace.
+"""Repairing: retry, discard and delete events in small steps, with an audit log.
 
-An action takes the same filter as a list. Who did it, when, to which and to how many is kept;
-payloads are not.
+An action takes the same filter as a list. The audit log keeps who did it, when, the filter and the
+number of events, but no payloads.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import and_, delete, func, insert, select, update
 
@@ -17,30 +17,28 @@ from outrider.store.schema.tables import DISCARDED, FAILED, PENDING, PUBLISHED, 
 from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sqlalchemy import ColumnElement
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from outrider.admin.filters import EventFilter
 
-    OnProgress = Callable[[int], None]
-
-STEP: Final = 1_000
-CHANGES: Final = {
+STEP_EVENTS: Final = 1_000
+STATUSES_OF_ACTION: Final = {
     "retry": (FAILED,),
     "discard": (FAILED, PENDING),
     "delete": (PUBLISHED, DISCARDED),
 }
-"""Which states each action is about; events in others are left alone."""
+"""The statuses that each action changes; events with another status stay unchanged."""
 
 
 class CountChanged(ConfigurationError):
-    """There are more events, or fewer, than the person has agreed to; nothing was changed."""
+    """Another number of events matches than the person has confirmed; nothing was changed."""
 
 
 class OutboxRepair:
-    """What a person may do to events; `who` is kept with every action."""
+    """The actions of a person on events; the audit log keeps `who` with each of them."""
 
     def __init__(
         self, engine: AsyncEngine, tables: OutboxTables | None = None, *, who: str = "unknown"
@@ -54,32 +52,32 @@ class OutboxRepair:
         """How many events the action would change."""
         number = select(func.count()).select_from(self._outbox)
         async with self._engine.connect() as db:
-            found = [await db.scalar(number.where(*one)) for one in self._where(wanted, action)]
-            return sum(each or 0 for each in found)
+            queries = [number.where(*conditions) for conditions in self._where(wanted, action)]
+            return sum([await db.scalar(query) or 0 for query in queries])
 
     async def retry(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Failed events become pending again, with all their attempts; relays are woken up."""
-        fresh = {
+        """Make failed events pending again, with all their attempts, and wake up relays."""
+        values = {
             "status": PENDING,
             "retry_count": 0,
             "crash_count": 0,
             "next_retry_at": None,
         }
-        changed = await self._change("retry", wanted, fresh, expected)
+        changed = await self._change("retry", wanted, values, expected)
         self._wake()
         return changed
 
     async def discard(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Failed or pending events are given up: kept for a while, and never sent."""
-        given_up = {"status": DISCARDED, "next_retry_at": None, "published_at": func.now()}
-        return await self._change("discard", wanted, given_up, expected)
+        """Give up failed or pending events. Their rows stay for a while, but are not published."""
+        values = {"status": DISCARDED, "next_retry_at": None, "published_at": func.now()}
+        return await self._change("discard", wanted, values, expected)
 
     async def delete(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Delete published and discarded events for good."""
+        """Delete published and discarded events."""
 
-        async def remove(db: AsyncConnection, some: list[int]) -> int:
-            await db.execute(delete(self._outbox).where(self._outbox.c.position.in_(some)))
-            return len(some)
+        async def remove(db: AsyncConnection, positions: list[int]) -> int:
+            await db.execute(delete(self._outbox).where(self._outbox.c.position.in_(positions)))
+            return len(positions)
 
         return await self._by_steps("delete", wanted, expected, remove)
 
@@ -87,13 +85,13 @@ class OutboxRepair:
         self,
         action: str,
         wanted: EventFilter,
-        values: dict[str, Any],
+        values: Mapping[str, object],
         expected: int | None,
     ) -> int:
-        async def change(db: AsyncConnection, some: list[int]) -> int:
+        async def change(db: AsyncConnection, positions: list[int]) -> int:
             c = self._outbox.c
-            here = and_(c.position.in_(some), c.status.in_(CHANGES[action]))
-            return (await db.execute(update(self._outbox).where(here).values(values))).rowcount
+            rows = and_(c.position.in_(positions), c.status.in_(STATUSES_OF_ACTION[action]))
+            return (await db.execute(update(self._outbox).where(rows).values(**values))).rowcount
 
         return await self._by_steps(action, wanted, expected, change)
 
@@ -104,42 +102,48 @@ class OutboxRepair:
         expected: int | None,
         change: Callable[[AsyncConnection, list[int]], Awaitable[int]],
     ) -> int:
-        """Each step is noted with what it changed, so that no change is without a trace."""
-        await self._agreed(action, wanted, expected)
-        changed, last, number = 0, False, await self._begin(action, wanted)
+        """Each step updates the audit log in the same transaction."""
+        await self._check_count(action, wanted, expected)
+        changed, last, number = 0, False, await self._begin_audit(action, wanted)
         while not last:
             async with self._engine.begin() as db:
-                some = await self._some(db, wanted, action)
-                changed, last = changed + await change(db, some), len(some) < STEP
-                await self._note(db, number, changed, last=last)
+                positions = await self._lock_step(db, wanted, action)
+                last = len(positions) < STEP_EVENTS
+                changed += await change(db, positions)
+                await self._update_audit(db, number, changed, last=last)
         return changed
 
-    async def _agreed(self, action: str, wanted: EventFilter, expected: int | None) -> None:
+    async def _check_count(self, action: str, wanted: EventFilter, expected: int | None) -> None:
         if expected is not None and (found := await self.count(action, wanted)) != expected:
             raise CountChanged(f"{found} events match now, not {expected}; look again")
 
     def _where(self, wanted: EventFilter, action: str) -> list[list[ColumnElement[bool]]]:
-        """State by state: each has an index of its own, and both together have none."""
+        """One query per status: each status has an index, but two statuses together have none."""
         conditions = wanted.conditions(self._outbox)
-        return [[*conditions, self._outbox.c.status == status] for status in CHANGES[action]]
+        return [
+            [*conditions, self._outbox.c.status == status] for status in STATUSES_OF_ACTION[action]
+        ]
 
-    async def _some(self, db: AsyncConnection, wanted: EventFilter, action: str) -> list[int]:
-        c, found = self._outbox.c, list[int]()
+    async def _lock_step(self, db: AsyncConnection, wanted: EventFilter, action: str) -> list[int]:
+        """Lock the next matching rows that no other transaction has locked."""
+        c, positions = self._outbox.c, list[int]()
         for conditions in self._where(wanted, action):
-            query = select(c.position).where(*conditions).limit(STEP - len(found))
+            query = select(c.position).where(*conditions).limit(STEP_EVENTS - len(positions))
             query = query.order_by(c.position).with_for_update(skip_locked=True)
-            found += await db.scalars(query)
-        return found
+            positions += await db.scalars(query)
+        return positions
 
-    async def _begin(self, action: str, wanted: EventFilter) -> int:
+    async def _begin_audit(self, action: str, wanted: EventFilter) -> int:
         texts = json.dumps(wanted.texts(), sort_keys=True)
         row = {"who": self._who, "action": action, "filter": texts}
         table = self._tables.actions
         async with self._engine.begin() as db:
-            made = await db.execute(insert(table).values(row).returning(table.c.id))
-            return int(made.scalar_one())
+            inserted = await db.execute(insert(table).values(row).returning(table.c.id))
+            return int(inserted.scalar_one())
 
-    async def _note(self, db: AsyncConnection, number: int, events: int, *, last: bool) -> None:
+    async def _update_audit(
+        self, db: AsyncConnection, number: int, events: int, *, last: bool
+    ) -> None:
         done = {"finished_at": datetime.now(UTC)} if last else {}
         change = update(self._tables.actions).where(self._tables.actions.c.id == number)
         await db.execute(change.values(events=events, **done))

@@ -1,4 +1,4 @@
-"""What is seen of the outbox: a sink at a glance, and the lines of the lists."""
+"""Summaries that the inspector returns: sinks, relays, lanes, events and failures."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSummary:
-    """One sink at a glance."""
+    """The backlog and the throughput of one sink."""
 
     sink: str
     pending: int
     estimated: bool
-    """Whether `pending` is a guess: there are many."""
+    """Whether `pending` is an estimate, since there are too many events to count."""
     retrying: int
     failed: int
     at_least: bool = False
-    """Whether more may be retrying or failed than were counted."""
+    """Whether `retrying` and `failed` are lower bounds, since counting stopped at a limit."""
     oldest: timedelta | None
-    """How long the oldest pending event waits."""
+    """The age of the oldest pending event."""
     rate: float
-    """Events a second that were delivered lately."""
+    """Events per second that the sink accepted lately."""
     last_delivery_number: int
-    """The delivery number of the newest event that was accepted."""
+    """The delivery number of the newest accepted event."""
 
     @property
     def time_to_empty(self) -> timedelta | None:
-        """None if nothing moves."""
+        """The time to publish the backlog at the present rate; None if the rate is 0."""
         return timedelta(seconds=self.pending / self.rate) if self.rate else None
 
 
@@ -52,12 +52,12 @@ class LaneSummary:
     sink: str
     lane: int
     relay: str | None
-    """Who holds it; None if nobody does."""
+    """The name of its owner; None if no relay leases it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventSummary:
-    """One row without its payload."""
+    """One event at one sink, without its payload."""
 
     position: int
     event_id: UUID
@@ -81,7 +81,7 @@ class EventSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Newest first; `older` is where the next page begins, None at the end."""
+    """Events, newest first; pass `older` as `before` to get the next page, None at the end."""
 
     events: Sequence[EventSummary]
     older: int | None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from outrider.admin.filters import EventFilter
-from outrider.admin.inspector import PAGE, OutboxInspector
+from outrider.admin.inspector import MAX_PAGE, OutboxInspector
 from outrider.dashboard.responses import Answer, Problem
 from outrider.dashboard.samples import Sampler
 
@@ -53,7 +53,7 @@ class Screens:
     async def events(self, request: Request) -> Answer:
         wanted = EventFilter.parse(request.query_params)
         before = _number(request, "before", most=2**63 - 1)
-        limit = _number(request, "limit", most=PAGE) or 50
+        limit = _number(request, "limit", most=MAX_PAGE) or 50
         page = await self._inspector.events(wanted, before=before, limit=limit)
         sinks = await self._inspector.sink_names()
         facts = {"filter": wanted.texts(), "events": page.events, "older": page.older}
@@ -103,7 +103,7 @@ class Screens:
         return Answer(template="inbox.html", facts={"handlers": handlers})
 
     async def audit(self, _request: Request) -> Answer:
-        rows = [dict(row._mapping) for row in await self._inspector.actions(limit=PAGE)]
+        rows = [dict(row._mapping) for row in await self._inspector.actions(limit=MAX_PAGE)]
         return Answer(template="audit.html", facts={"actions": rows})
 
     async def _lines(self, request: Request) -> list[EventSummary]:
@@ -140,7 +140,7 @@ class Screens:
                     branches[str(line.event_id)] = []
                     node = {"event": line, "caused": branches[str(line.event_id)]}
                     branches[str(line.causation_id)].append(node)
-            if not lines or len(branches) > PAGE:
+            if not lines or len(branches) > MAX_PAGE:
                 break
         return roots
 

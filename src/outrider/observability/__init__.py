@@ -1,4 +1,4 @@
-"""Signals of relays and consumers, and the exporters that make logs, metrics and traces of them."""
+"""Signals of relays and consumers, and their exporters to logs, metrics and traces."""
 
 from outrider.observability.logging import EventFormatter, log_signals
 from outrider.signals import (

@@ -1,9 +1,9 @@
-"""Signals as log lines: stable messages, ids in `extra`, never a payload or a user's id."""
+"""Signals as log records: stable messages, ids in `extra`, never a payload or a user's id."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from outrider import signals as s
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    _StateSignal = (
+    _RelaySignal = (
         s.RelayStarted
         | s.RelayStopped
         | s.LanesChanged
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
         | s.SourceAvailable
     )
 
-_NAMES: Final = (
+_EXTRA_NAMES: Final = (
     *("sink", "consumer", "handler", "event_id", "event_type", "correlation_id"),
     *("attempt", "outcome", "duration_ms", "reason"),
 )
-QUOTING: Final = {
+PAYLOAD_LOGGERS: Final = {
     "aiokafka": logging.DEBUG,
     "aiormq": logging.DEBUG,
     "aiormq.channel": logging.CRITICAL,
     "aiosqlite": logging.DEBUG,
     "sqlalchemy.engine": logging.INFO,
 }
-"""Loggers that are known to write down payloads, with the highest level at which they do."""
+"""Loggers of other libraries that log payloads, each with the highest level at which it does."""
 
 _relay: Final = logging.getLogger("outrider.relay")
 _consumer: Final = logging.getLogger("outrider.consumer")
@@ -49,7 +49,7 @@ _audit: Final = logging.getLogger("outrider.audit")
 
 
 def log_signals(signal: s.Signal) -> None:
-    """Pass it as `on_signal`. Trouble is told when it begins and when it ends, not in between."""
+    """Pass this function as `on_signal`. An outage is logged when it begins and when it ends."""
     match signal:
         case s.PublishRetried():
             wait = signal.wait.total_seconds()
@@ -59,7 +59,7 @@ def log_signals(signal: s.Signal) -> None:
         case s.BatchPublished():
             _log_published(signal)
         case s.EventsDeleted():
-            _relay.debug("forgot %d published events", signal.events)
+            _relay.debug("deleted %d published events", signal.events)
         case s.BatchClaimed() | s.WokenUp() | s.EventsRecorded():
             pass
         case (
@@ -72,34 +72,38 @@ def log_signals(signal: s.Signal) -> None:
         ):
             _log_consumer(signal)
         case _:
-            _log_state(signal)
+            _log_relay(signal)
 
 
 class EventFormatter(logging.Formatter):
-    """For plain text: ends a line with what is said of its event, as name=value. What strangers
-    have named cannot begin a line of its own, nor move the cursor of a terminal."""
+    """Plain text with the ids of the event at the end of the line, as name=value.
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is given
-        found = ((name, getattr(record, name, None)) for name in _NAMES)
-        facts = [f"{name}={_quoted(value)}" for name, value in found if value is not None]
+    Escapes control characters, so untrusted names can neither begin a new line nor control a
+    terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in the standard library
+        extra = ((name, getattr(record, name, None)) for name in _EXTRA_NAMES)
+        facts = [f"{name}={_quoted(value)}" for name, value in extra if value is not None]
         return _one_line(" ".join([super().formatMessage(record), *facts]))
 
 
 class RedactingFilter(logging.Filter):
-    """For handlers: withholds what other libraries say about messages and rows, all of it.
+    """A filter for log handlers: removes the text of records that may quote a message or a row.
 
-    A client that explains itself at DEBUG writes down whole bodies. Of such a record, its level,
-    logger and place are left. `up_to` names loggers, each with the level up to which it talks so.
+    Some client libraries log whole message bodies at DEBUG. Only the level, the logger and the
+    source line of such a record stay. `levels` names these loggers, each with the highest level at
+    which it logs payloads.
     """
 
-    def __init__(self, up_to: Mapping[str, int] = QUOTING) -> None:
+    def __init__(self, levels: Mapping[str, int] = PAYLOAD_LOGGERS) -> None:
         super().__init__()
-        self._up_to = up_to
+        self._levels = levels
 
     def filter(self, record: logging.LogRecord) -> bool:
         if any(
             record.levelno <= level and f"{record.name}.".startswith(f"{name}.")
-            for name, level in self._up_to.items()
+            for name, level in self._levels.items()
         ):
             record.msg = f"withheld, it may quote an event: {record.filename}:{record.lineno}"
             record.args = record.exc_info = record.exc_text = record.stack_info = None
@@ -107,7 +111,7 @@ class RedactingFilter(logging.Filter):
 
 
 def _quoted(value: object) -> str:
-    """So that a stranger's correlation id cannot pass for several facts."""
+    """Quoted if it has a space, so that an untrusted value cannot look like several pairs."""
     text = str(value)
     return repr(text) if " " in text else text
 
@@ -118,7 +122,7 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _log_state(signal: _StateSignal) -> None:
+def _log_relay(signal: _RelaySignal) -> None:
     match signal:
         case s.RelayStarted(relay=relay, store=store, publisher=publisher):
             _relay.info("relay %s started: %s -> %s", relay, store, publisher)
@@ -151,7 +155,9 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
         case s.EventHandled():
             _log_handled(signal)
         case s.EventDeadLettered():
-            _consumer.critical("message set aside, a person must look", extra=_facts(signal))
+            _consumer.critical(
+                "message moved to the dead letters, a person must look", extra=_facts(signal)
+            )
         case s.SourceUnavailable():
             _consumer.warning("broker unavailable, waiting: %s", signal.reason)
         case s.SourceAvailable():
@@ -174,7 +180,7 @@ def _log_handled(signal: s.EventHandled) -> None:
 
 
 def _log_published(signal: s.BatchPublished) -> None:
-    """One line per event: who looks for a correlation id finds when the sink took it."""
+    """One record per event, so that a search for a correlation id finds when it was published."""
     if _audit.isEnabledFor(logging.INFO):
         for event in signal.accepted:
             facts = {
@@ -190,8 +196,8 @@ def _log_published(signal: s.BatchPublished) -> None:
 
 def _facts(
     signal: s.PublishRetried | s.EventFailed | s.EventHandled | s.EventDeadLettered,
-) -> dict[str, Any]:
-    """What a signal says of its event, under the names that people search for."""
+) -> dict[str, object]:
+    """The ids of the event in a signal, for `extra`."""
     names = ("sink", "consumer", "handler", "event_type", "correlation_id", "attempt", "reason")
     facts = {name: getattr(signal, name) for name in names if hasattr(signal, name)}
     return {**facts, "event_id": str(signal.event_id) if signal.event_id else None}

@@ -1,12 +1,12 @@
-"""One trace from the request through outbox, relay and broker to the handler.
+"""Tracing: one trace from the request through outbox, relay and broker to the handler.
 
-Spans carry ids, types and numbers; never a payload, a user's id or the text of an error.
+Spans have ids, types and numbers; never a payload, a user's id or the text of an error.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 try:
     from opentelemetry import propagate, trace
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
+    from opentelemetry.util.types import AttributeValue
 
     from outrider.events.envelope import EventEnvelope, EventMetadata
     from outrider.ports import EventHandler, EventPublisher
@@ -29,8 +30,8 @@ _SYSTEM: Final = "outrider"
 
 
 def trace_recording(tracer: Tracer | None = None) -> None:
-    """From now on every event recorded in this process has a span, and carries its context."""
-    own = tracer or _tracer()
+    """Start a span for every event recorded in this process, and store its context in the event."""
+    used_tracer = tracer or _tracer()
 
     def create(event_type: str) -> dict[str, str]:
         attributes = {
@@ -40,7 +41,7 @@ def trace_recording(tracer: Tracer | None = None) -> None:
             "messaging.destination.name": event_type,
         }
         carrier: dict[str, str] = {}
-        with own.start_as_current_span(
+        with used_tracer.start_as_current_span(
             f"create {event_type}",
             context=_parent(),
             kind=SpanKind.PRODUCER,
@@ -53,7 +54,7 @@ def trace_recording(tracer: Tracer | None = None) -> None:
 
 
 class TracedPublisher:
-    """A publisher whose every batch is one span, linked to the events in it."""
+    """Wraps a publisher: each batch is one span, linked to the spans of its events."""
 
     def __init__(
         self, publisher: EventPublisher, sink: str = "default", tracer: Tracer | None = None
@@ -73,7 +74,7 @@ class TracedPublisher:
         await self.publish_all([envelope])
 
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
-        attributes: dict[str, Any] = {
+        attributes: dict[str, AttributeValue] = {
             "messaging.system": _SYSTEM,
             "messaging.operation.type": "send",
             "messaging.operation.name": "send",
@@ -90,13 +91,13 @@ class TracedPublisher:
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,
-            _marking(span),
+            _record_errors(span),
         ):
             await self._publisher.publish_all(envelopes)
 
 
 class TracedHandler:
-    """A handler whose calls continue the trace in which the event was recorded."""
+    """Wraps a handler: each call is a span in the trace in which the event was recorded."""
 
     def __init__(self, handler: EventHandler, tracer: Tracer | None = None) -> None:
         self.name = handler.name
@@ -104,11 +105,11 @@ class TracedHandler:
 
     @property
     def needs(self) -> Sequence[str]:
-        found: Sequence[str] = getattr(self._handler, "needs", ())
-        return found
+        needs: Sequence[str] = getattr(self._handler, "needs", ())
+        return needs
 
     async def handle(self, envelope: EventEnvelope, /) -> None:
-        attributes: dict[str, Any] = {
+        attributes: dict[str, AttributeValue] = {
             "messaging.system": _SYSTEM,
             "messaging.operation.type": "process",
             "messaging.operation.name": "process",
@@ -126,7 +127,7 @@ class TracedHandler:
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,
-            _marking(span),
+            _record_errors(span),
         ):
             await self._handler.handle(envelope)
 
@@ -134,10 +135,10 @@ class TracedHandler:
 def traced(
     handlers: Iterable[tuple[str, EventHandler]], tracer: Tracer | None = None
 ) -> list[tuple[str, EventHandler]]:
-    """All these handlers, traced: give the result to a consumer or publisher instead."""
-    made: dict[int, TracedHandler] = {}
+    """Wrap all these handlers; pass the result to a consumer or an in-process publisher."""
+    wrapped: dict[int, TracedHandler] = {}
     return [
-        (pattern, made.setdefault(id(handler), TracedHandler(handler, tracer)))
+        (pattern, wrapped.setdefault(id(handler), TracedHandler(handler, tracer)))
         for pattern, handler in handlers
     ]
 
@@ -147,15 +148,15 @@ def _tracer() -> Tracer:
 
 
 def _parent() -> Context | None:
-    """The open span; without one, the trace that the request brought along."""
+    """None if a span is open; otherwise the trace context of the current metadata."""
     if trace.get_current_span().get_span_context().is_valid:
         return None
     return propagate.extract(_carrier(current_metadata()))
 
 
 def _carrier(metadata: EventMetadata) -> dict[str, str]:
-    found = {"traceparent": metadata.traceparent, "tracestate": metadata.tracestate}
-    return {name: value for name, value in found.items() if value}
+    headers = {"traceparent": metadata.traceparent, "tracestate": metadata.tracestate}
+    return {name: value for name, value in headers.items() if value}
 
 
 def _context_of(envelope: EventEnvelope) -> trace.SpanContext:
@@ -164,8 +165,8 @@ def _context_of(envelope: EventEnvelope) -> trace.SpanContext:
 
 
 @contextmanager
-def _marking(span: Span) -> Iterator[None]:
-    """An error is told by its class; its text may quote what the event holds."""
+def _record_errors(span: Span) -> Iterator[None]:
+    """Only the class of an error: its text may quote the payload."""
     try:
         yield
     except BaseException as error:

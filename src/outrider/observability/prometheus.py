@@ -1,9 +1,9 @@
-"""Signals as Prometheus metrics; the backlog is looked up when somebody scrapes."""
+"""Signals as Prometheus metrics, and gauges of the backlog."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 
-_DURATION: Final = Histogram.DEFAULT_BUCKETS
-_LATENCY: Final = (
+_DURATION_BUCKETS_S: Final = Histogram.DEFAULT_BUCKETS
+_LATENCY_BUCKETS_S: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
-_MOST_TYPES: Final = 200
-_OTHER: Final = "other"
+_MAX_TYPE_LABELS: Final = 200
+_OTHER_TYPES: Final = "other"
 
 
 class BacklogOfSink(Protocol):
-    """How much waits for one sink."""
+    """The backlog of one sink, such as a SinkSummary."""
 
     @property
     def pending(self) -> int: ...
@@ -40,10 +40,10 @@ class BacklogOfSink(Protocol):
 
 
 class PrometheusMetrics:
-    """Pass its `on_signal` to relays, consumers and the outbox of one process.
+    """Pass its `on_signal` to the relays, the consumers and the outbox of one process.
 
-    Labels come from closed sets: sinks, handlers, outcomes, and the first two hundred event
-    types; no id, user or error text ever becomes one.
+    Labels have few values: sinks, handlers, outcomes and the first two hundred event types. No
+    id, user or error text is ever a label.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -54,7 +54,7 @@ class PrometheusMetrics:
             return Gauge(name, text, labels, registry=registry)
 
         def histogram(
-            name: str, text: str, *labels: str, buckets: tuple[float, ...] = _DURATION
+            name: str, text: str, *labels: str, buckets: tuple[float, ...] = _DURATION_BUCKETS_S
         ) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
@@ -76,7 +76,7 @@ class PrometheusMetrics:
             "outbox_delivery_latency_seconds",
             "From recorded to accepted by the sink.",
             "sink",
-            buckets=_LATENCY,
+            buckets=_LATENCY_BUCKETS_S,
         )
         self._claiming = histogram("outbox_claim_duration_seconds", "How long a claim took.")
         self._batch = histogram(
@@ -84,7 +84,7 @@ class PrometheusMetrics:
         )
         self._wakeups = counter("outbox_wakeups", "Why relays looked for work.", "source")
         self._lost = counter("outbox_lost_leases", "Leases that another relay took over.")
-        self._pruned = counter("outbox_deleted_events", "Published events that were deleted.")
+        self._deleted = counter("outbox_deleted_events", "Published events that were deleted.")
         self._sink_up = gauge("outbox_sink_up", "Whether the sink answers.", "sink")
         self._last = gauge(
             "outbox_last_publish_timestamp_seconds", "When a sink last accepted events.", "sink"
@@ -110,7 +110,7 @@ class PrometheusMetrics:
             case s.LeaseWasLost():
                 self._lost.inc()
             case s.EventsDeleted():
-                self._pruned.inc(signal.events)
+                self._deleted.inc(signal.events)
             case s.RelayStarted() | s.SinkAvailable():
                 self._sink_up.labels(signal.sink).set(1)
             case s.SinkUnavailable():
@@ -118,15 +118,29 @@ class PrometheusMetrics:
             case s.EventHandled():
                 self._handled.labels(signal.handler, signal.outcome).inc()
                 self._handling.labels(signal.handler).observe(signal.took.total_seconds())
-            case _:
+            case (
+                s.RelayStopped()
+                | s.LanesChanged()
+                | s.PublishRetried()
+                | s.EventFailed()
+                | s.StoreUnavailable()
+                | s.StoreAvailable()
+                | s.ConsumerStarted()
+                | s.ConsumerStopped()
+                | s.EventDeadLettered()
+                | s.SourceUnavailable()
+                | s.SourceAvailable()
+            ):
                 pass
+            case _:
+                assert_never(signal)
 
     def show_backlog(self, sinks: Iterable[BacklogOfSink]) -> None:
-        """What waits now, over all sinks, as an OutboxInspector tells."""
-        known = list(sinks)
-        for state in ("pending", "retrying", "failed"):
-            self._backlog.labels(state).set(sum(getattr(sink, state) for sink in known))
-        ages = [sink.oldest.total_seconds() for sink in known if sink.oldest is not None]
+        """Set the gauges of the backlog, summed over all sinks; see `OutboxInspector.sinks`."""
+        backlogs = list(sinks)
+        for status in ("pending", "retrying", "failed"):
+            self._backlog.labels(status).set(sum(getattr(sink, status) for sink in backlogs))
+        ages = [sink.oldest.total_seconds() for sink in backlogs if sink.oldest is not None]
         self._oldest.set(max(ages, default=0.0))
 
     def _count_published(self, signal: s.BatchPublished) -> None:
@@ -150,7 +164,7 @@ class PrometheusMetrics:
 
     def _type(self, event_type: str) -> str:
         if event_type not in self._types:
-            if len(self._types) >= _MOST_TYPES:
-                return _OTHER
+            if len(self._types) >= _MAX_TYPE_LABELS:
+                return _OTHER_TYPES
             self._types.add(event_type)
         return event_type

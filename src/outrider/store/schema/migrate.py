@@ -1,4 +1,4 @@
-"""The steps that make and change the tables: as text, applied under a lock, and checked.
+"""Migrations: prints, applies and checks the steps that create and change the tables.
 
 `upgrade`, `downgrade`, `version` and `problems` work on a plain Connection, inside its
 transaction; `apply`, `current_version`, `check` and `create_all` do the same for an AsyncEngine.
@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from outrider.errors import ConfigurationError
 from outrider.store.schema.names import OutboxNames
-from outrider.store.schema.problems import damage
+from outrider.store.schema.problems import schema_problems
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ _FOLDER: Final = files("outrider.store.schema") / "migrations"
 _DIALECTS: Final = {"postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
 
 LATEST: Final = max(int(file.name[:4]) for file in _FOLDER.iterdir() if file.name[:4].isdigit())
-"""The version that this release works with."""
+"""The schema version that this release needs."""
 
 APPLY: Final = "run `outrider schema apply`"
 
-# What a relay changes in a row; all the rest of an event is fixed when it is recorded.
-STATE_COLUMNS: Final = (
+# The columns that a relay updates; all other columns never change after recording.
+RELAY_COLUMNS: Final = (
     "status",
     "retry_count",
     "crash_count",
@@ -41,30 +41,30 @@ STATE_COLUMNS: Final = (
     "delivery_number",
 )
 
-# What a follower of the deliveries reads.
+# The columns that a reader of delivered events needs.
 DELIVERED_COLUMNS: Final = (
     *("sink", "delivery_number", "id", "event_type", "event_version", "aggregate_type"),
     *("aggregate_id", "occurred_at", "payload", "metadata"),
 )
 
 ROLES: Final = ("producer", "relay", "consumer", "reader", "page", "operator")
-"""What database roles can be for: recording, relaying, handling, following a live stream, looking
-at the page without payloads, and repairing."""
+"""Purposes of database roles: recording events, relaying, handling, reading a live stream, the
+dashboard without payloads, and repairing."""
 
 
 def statements(
     dialect_name: str, names: OutboxNames | None = None, *, since: int = 0, to: int = LATEST
 ) -> list[str]:
-    """What leads from one version to another, up or down, without looking at a database."""
+    """The SQL that migrates from one version to another, up or down; needs no database."""
     names = names or OutboxNames()
     create = _create_schema(dialect_name, names) if since == 0 < to else []
     return [*create, *_steps(dialect_name, names, since, to)]
 
 
 def grants(names: OutboxNames | None = None, **roles: str) -> list[str]:
-    """The least that PostgreSQL roles need, by what they are for; the roles must exist.
+    """The GRANT statements with the fewest privileges for each purpose; the roles must exist.
 
-    `grants(producer="shop_api", relay="shop_relay")`; ROLES says what else there is.
+    `grants(producer="shop_api", relay="shop_relay")`; ROLES lists all purposes.
     """
     names = names or OutboxNames()
     if unknown := set(roles) - set(ROLES):
@@ -73,9 +73,9 @@ def grants(names: OutboxNames | None = None, **roles: str) -> list[str]:
     given = {role: quote(name) for role, name in roles.items()}
     columns = OutboxTables(names).outbox.c.keys()
     identifiers = _identifiers("postgresql", names) | {
-        "state_columns": ", ".join(STATE_COLUMNS),
+        "relay_columns": ", ".join(RELAY_COLUMNS),
         "delivered_columns": ", ".join(DELIVERED_COLUMNS),
-        "shown_columns": ", ".join(column for column in columns if column != "payload"),
+        "page_columns": ", ".join(column for column in columns if column != "payload"),
     }
     template = _split((_FOLDER / "roles_postgresql.sql").read_text())
     wanted = [line for line in template if line.rpartition("{")[2].rstrip("}") in roles]
@@ -86,7 +86,7 @@ def grants(names: OutboxNames | None = None, **roles: str) -> list[str]:
 
 
 def version(connection: Connection, names: OutboxNames | None = None) -> int:
-    """Which step was the last; 0 before the first."""
+    """The version of the tables; 0 if there are none."""
     names = names or OutboxNames()
     table = OutboxTables(names).version
     if not inspect(connection).has_table(table.name, schema=table.schema):
@@ -97,11 +97,11 @@ def version(connection: Connection, names: OutboxNames | None = None) -> int:
 def upgrade(
     connection: Connection, names: OutboxNames | None = None, to: int | None = None
 ) -> list[int]:
-    """Apply what is missing, and say what that was; whoever comes second finds it done."""
+    """Apply missing steps and return their numbers; a second caller waits and then finds none."""
     names, to = names or OutboxNames(), LATEST if to is None else to
     since = _locked_version(connection, names)
     if since == 0 < to:
-        _refuse_strangers(connection, names)
+        _refuse_unversioned_tables(connection, names)
         if names.schema and not inspect(connection).has_schema(names.schema):
             _execute(connection, _create_schema(connection.dialect.name, names))
     _execute(connection, _steps(connection.dialect.name, names, since, max(since, to)))
@@ -109,7 +109,7 @@ def upgrade(
 
 
 def downgrade(connection: Connection, names: OutboxNames | None = None, to: int = 0) -> list[int]:
-    """Take steps back, with everything that is in the tables they made."""
+    """Undo steps and return their numbers. Deletes the tables of these steps with their rows."""
     names = names or OutboxNames()
     since = _locked_version(connection, names)
     _execute(connection, _steps(connection.dialect.name, names, since, min(since, to)))
@@ -117,7 +117,7 @@ def downgrade(connection: Connection, names: OutboxNames | None = None, to: int 
 
 
 def problems(connection: Connection, names: OutboxNames | None = None) -> list[str]:
-    """What is wrong with the tables, each with its cure; nothing is changed."""
+    """Every problem of the tables with its cure; changes nothing."""
     names = names or OutboxNames()
     _preparer(connection.dialect.name, names)
     found = version(connection, names)
@@ -127,34 +127,35 @@ def problems(connection: Connection, names: OutboxNames | None = None) -> list[s
         return [f"the tables are at version {found}, this release needs {LATEST}; {APPLY}"]
     if found > LATEST:
         return [_too_new(found)]
-    made_by = _steps(connection.dialect.name, names, 0, LATEST)
-    return damage(connection, OutboxTables(names), made_by)
+    migrations = _steps(connection.dialect.name, names, 0, LATEST)
+    return schema_problems(connection, OutboxTables(names), migrations)
 
 
 async def apply(
     engine: AsyncEngine, names: OutboxNames | None = None, to: int | None = None
 ) -> list[int]:
-    """Apply what is missing, all or nothing, and say what that was."""
+    """Apply missing steps in one transaction and return their numbers."""
     if engine.dialect.name == "postgresql":
-        # Else AUTOCOMMIT would lose the lock, and a snapshot would hide what it waited for.
+        # In AUTOCOMMIT mode the lock would end at once. In a higher isolation level, the snapshot
+        # would hide the steps of the process that had the lock before.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
     async with engine.begin() as connection:
         return await connection.run_sync(upgrade, names, to)
 
 
 async def create_all(engine: AsyncEngine, names: OutboxNames | None = None) -> None:
-    """All tables at their latest version: for demos and tests."""
+    """Create all tables at the latest version, for demos and tests."""
     await apply(engine, names)
 
 
 async def current_version(engine: AsyncEngine, names: OutboxNames | None = None) -> int:
-    """The last step that was applied; 0 if there are no tables."""
+    """The version of the tables; 0 if there are none."""
     async with engine.connect() as connection:
         return await connection.run_sync(version, names)
 
 
 async def check(engine: AsyncEngine, names: OutboxNames | None = None) -> list[str]:
-    """What is wrong with the tables, each with its cure; an empty list is a good sign."""
+    """Every problem of the tables with its cure; an empty list if all is well."""
     async with engine.connect() as connection:
         return await connection.run_sync(problems, names)
 
@@ -164,20 +165,20 @@ def _preparer(dialect_name: str, names: OutboxNames) -> IdentifierPreparer:
         raise ConfigurationError(f"{dialect_name}: the outbox needs {' or '.join(_DIALECTS)}")
     if dialect_name == "sqlite" and names.schema is not None:
         raise ConfigurationError(f"schema {names.schema!r}: SQLite has none; leave it out")
-    # The parameter style keeps % single in what is printed.
+    # With this parameter style, SQLAlchemy does not double the % signs in the printed SQL.
     dialect: Dialect = _DIALECTS[dialect_name](paramstyle="named")
     return dialect.identifier_preparer
 
 
 def _identifiers(dialect_name: str, names: OutboxNames) -> dict[str, str]:
-    """What the placeholders stand for: tables with their schema, indexes without.
+    """The values of the placeholders: tables with their schema, indexes without it.
 
     CREATE INDEX takes the schema from the table; DROP INDEX needs {in_schema} in front.
     """
     quote = _preparer(dialect_name, names).quote_identifier
-    here = f"{quote(names.schema)}." if names.schema else ""
-    return {"in_schema": here} | {
-        key: quote(name) if key.endswith("_index") else here + quote(name)
+    schema = f"{quote(names.schema)}." if names.schema else ""
+    return {"in_schema": schema} | {
+        key: quote(name) if key.endswith("_index") else schema + quote(name)
         for key, name in names.all.items()
     }
 
@@ -202,7 +203,7 @@ def _steps(dialect_name: str, names: OutboxNames, since: int, to: int) -> list[s
 
 
 def _split(sql: str) -> list[str]:
-    # A semicolon ends a statement only at the end of a line; comments may hold others.
+    # Only a semicolon at the end of a line ends a statement; comments may contain others.
     return [part.strip() for part in sql.split(";\n") if part.strip()]
 
 
@@ -226,7 +227,7 @@ def _locked_version(connection: Connection, names: OutboxNames) -> int:
     if connection.dialect.name == "postgresql":
         connection.execute(_ADVISORY_LOCK, {"schema": names.schema, "table": names.table})
     elif not getattr(connection.connection.driver_connection, "in_transaction", False):
-        # Python's driver would begin at the first INSERT only, and leave the tables outside.
+        # Python's driver begins a transaction only at the first INSERT, after CREATE TABLE.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     found = version(connection, names)
     if found > LATEST:
@@ -234,7 +235,7 @@ def _locked_version(connection: Connection, names: OutboxNames) -> int:
     return found
 
 
-# The lock function does nothing for NULL, which current_schema() may be.
+# current_schema() may be NULL, and pg_advisory_xact_lock(NULL) takes no lock.
 _ADVISORY_LOCK: Final = text(
     "SELECT pg_advisory_xact_lock(hashtextextended('outrider:' || "
     "coalesce(CAST(:schema AS text), current_schema(), '') || '.' || CAST(:table AS text), 0))"
@@ -245,10 +246,10 @@ def _too_new(found: int) -> str:
     return f"the tables are at version {found}, this release knows {LATEST}; upgrade outrider"
 
 
-def _refuse_strangers(connection: Connection, names: OutboxNames) -> None:
+def _refuse_unversioned_tables(connection: Connection, names: OutboxNames) -> None:
     for table in OutboxTables(names).metadata.sorted_tables:
-        known = inspect(connection).has_table(table.name, schema=table.schema)
-        if known and table.name != names.all["version"]:
+        exists = inspect(connection).has_table(table.name, schema=table.schema)
+        if exists and table.name != names.all["version"]:
             raise ConfigurationError(
                 f"table {table.fullname} exists, and {names.all['version']} does not say which "
                 "version it is; drop it or choose another name"

@@ -1,4 +1,4 @@
-"""What the tables are called: settings that become identifiers, so they are checked first."""
+"""The names of the tables, indexes and channels, checked before they are used in SQL."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _TABLES: Final = ("outbox", "processed", "lanes", "relays", "sinks", "actions", "version")
 _DELIVERED_SUFFIX: Final = "_delivered"
-_MAX_IDENTIFIER: Final = 63
+_MAX_IDENTIFIER_CHARS: Final = 63
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def check_identifier(what: str, name: object) -> str:
-    """PostgreSQL cuts longer names silently and folds upper case when somebody forgets to quote."""
+    """PostgreSQL truncates long names silently, and folds unquoted names to lower case."""
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r}: use 1 to 63 lower-case letters, digits and _, not a digit first"
@@ -47,7 +47,7 @@ class OutboxNames:
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("table", "processed", "channel")}
         given |= {name: value for name in ("prefix", "schema") if (value := getattr(self, name))}
-        # Names made from a bad one are bad too, and would only repeat its problem.
+        # A name derived from a bad name is bad too, so derived names are checked only after these.
         problems = _problems(given) or _problems(self.all)
         tables = [self.all[key] for key in _TABLES]
         if not problems and len(set(tables)) < len(tables):
@@ -56,19 +56,21 @@ class OutboxNames:
             raise ConfigurationError("; ".join(problems))
 
     def quoted(self, key: str, dialect: Dialect) -> str:
-        """One of the tables as it is written in SQL."""
+        """The quoted name of one table, with its schema."""
         quote = dialect.identifier_preparer.quote_identifier
         return ".".join(quote(name) for name in (self.schema, self.all[key]) if name)
 
     @property
     def delivered_channel(self) -> str:
-        """The channel of those who follow deliveries. A name that is cut off here may be shared;
-        then each wakes the other up in vain."""
-        return self.channel[: _MAX_IDENTIFIER - len(_DELIVERED_SUFFIX)] + _DELIVERED_SUFFIX
+        """The channel of readers of delivered events.
+
+        Long names are truncated. If two outboxes get the same name, readers wake up without need.
+        """
+        return self.channel[: _MAX_IDENTIFIER_CHARS - len(_DELIVERED_SUFFIX)] + _DELIVERED_SUFFIX
 
     @cached_property
     def all(self) -> dict[str, str]:
-        """Every identifier, by what it names; migrations fill them in by these keys."""
+        """All identifiers; the keys are the placeholders in the migrations."""
         prefix = self.prefix or f"{self.table}_"
         names = {
             "outbox": self.table,

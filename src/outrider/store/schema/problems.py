@@ -1,4 +1,4 @@
-"""What tables of the right version may still lack: found by looking, named with a cure."""
+"""Schema problems: missing columns, missing or invalid indexes, wrong numbering of rows."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ _SQLITE_TABLE: Final = text("SELECT sql FROM sqlite_master WHERE type = 'table' 
 _CREATE_INDEX: Final = re.compile(r'CREATE INDEX "(\w+)"')
 
 
-def damage(connection: Connection, tables: OutboxTables, made_by: list[str]) -> list[str]:
-    """One sentence for each thing that is not as the statements have made it."""
-    indexes = {made[1]: sql for sql in made_by if (made := _CREATE_INDEX.match(sql))}
-    found: list[str] = []
+def schema_problems(
+    connection: Connection, tables: OutboxTables, migrations: list[str]
+) -> list[str]:
+    """One sentence with a cure for each difference from the tables that migrations create."""
+    indexes = {match[1]: sql for sql in migrations if (match := _CREATE_INDEX.match(sql))}
+    problems: list[str] = []
     for table in tables.metadata.sorted_tables:
         if not inspect(connection).has_table(table.name, schema=table.schema):
-            found.append(f"table {table.fullname} is missing; {_CURE}")
+            problems.append(f"table {table.fullname} is missing; {_CURE}")
             continue
-        found += _missing_columns(connection, table)
+        problems += _missing_columns(connection, table)
         own = {str(index.name) for index in table.indexes}
-        found += _bad_indexes(
+        problems += _bad_indexes(
             connection, table, {name: sql for name, sql in indexes.items() if name in own}
         )
-    return found or list(_bad_numbering(connection, tables.outbox))
+    return problems or list(_bad_numbering(connection, tables.outbox))
 
 
 def _missing_columns(connection: Connection, table: Table) -> Iterator[str]:
@@ -57,27 +59,27 @@ def _missing_columns(connection: Connection, table: Table) -> Iterator[str]:
 def _bad_indexes(connection: Connection, table: Table, expected: dict[str, str]) -> Iterator[str]:
     indexes = inspect(connection).get_indexes(table.name, schema=table.schema)
     present, invalid = {index["name"] for index in indexes}, _invalid(connection, table)
-    for name, make in expected.items():
+    for name, create in expected.items():
         if name in invalid:
             cure = f"REINDEX INDEX CONCURRENTLY {_quoted(connection, table, name)}"
             yield f"index {name} is INVALID; {cure}"
         elif name not in present:
-            yield f"index {name} is missing; {make}"
+            yield f"index {name} is missing; {create}"
 
 
 def _invalid(connection: Connection, table: Table) -> set[str]:
-    """What a CREATE INDEX CONCURRENTLY that failed leaves behind; nothing of ours uses it."""
+    """Indexes that a failed CREATE INDEX CONCURRENTLY left behind; queries do not use them."""
     if connection.dialect.name != "postgresql":
         return set()
     return set(connection.scalars(_INVALID, {"table": _quoted(connection, table, table.name)}))
 
 
 def _bad_numbering(connection: Connection, outbox: Table) -> Iterator[str]:
-    """Order rests on numbers that rise in the order they are drawn and never come back."""
+    """The order of events needs positions that rise in the order of INSERTs, and are not reused."""
     column, name = f"{outbox.fullname}.position", _quoted(connection, outbox, outbox.name)
     if connection.dialect.name == "sqlite":
-        made_by = str(connection.scalar(_SQLITE_TABLE, {"table": outbox.name}))
-        if "AUTOINCREMENT" not in made_by.upper():
+        table_sql = str(connection.scalar(_SQLITE_TABLE, {"table": outbox.name}))
+        if "AUTOINCREMENT" not in table_sql.upper():
             yield f"column {column} is not AUTOINCREMENT; {_CURE}"
         return
     cache = connection.scalar(_CACHE, {"table": name})

@@ -1,10 +1,10 @@
-"""The tables as SQLAlchemy Core, on a metadata of their own or on the application's."""
+"""The tables as SQLAlchemy Core, on their own MetaData or on that of the application."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID  # noqa: TC003 - SQLAlchemy reads the annotations of mapped classes
 
 from sqlalchemy import (
@@ -33,10 +33,12 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from outrider.errors import ConfigurationError
+from outrider.events.strict_json import JsonObject  # noqa: TC001 - as above
 from outrider.ports import DEFAULT_SINK
 from outrider.store.schema.names import OutboxNames
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Dialect
     from sqlalchemy.schema import SchemaItem
     from sqlalchemy.sql.compiler import SQLCompiler
@@ -45,23 +47,23 @@ PENDING: Final = "pending"
 PUBLISHED: Final = "published"
 FAILED: Final = "failed"
 DISCARDED: Final = "discarded"
-# The text form that SQLAlchemy gives a datetime in SQLite; it sorts as time does.
+# The text that SQLAlchemy stores for a datetime in SQLite; it sorts by time.
 SQLITE_NOW: Final = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
 
 
 class _Now(FunctionElement[datetime]):
-    """The database's clock, which runs on inside a transaction."""
+    """The present time of the database's clock, not the start of the transaction."""
 
     inherit_cache = True
 
 
 @compiles(_Now)
-def _postgresql_now(_element: _Now, _compiler: SQLCompiler, **_options: Any) -> str:
+def _postgresql_now(_element: _Now, _compiler: SQLCompiler, **_options: object) -> str:
     return "clock_timestamp()"
 
 
 @compiles(_Now, "sqlite")
-def _sqlite_now(_element: _Now, _compiler: SQLCompiler, **_options: Any) -> str:
+def _sqlite_now(_element: _Now, _compiler: SQLCompiler, **_options: object) -> str:
     return SQLITE_NOW
 
 
@@ -91,7 +93,7 @@ _Position = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class OutboxTables:
-    """All tables of one outbox. The migrations are the truth; a test keeps the two the same."""
+    """All tables of one outbox. A test proves that migrations create the same tables."""
 
     def __init__(
         self, names: OutboxNames | None = None, *, metadata: MetaData | None = None
@@ -145,9 +147,13 @@ class OutboxTables:
             Column("applied_at", UtcDateTime, nullable=False, server_default=_Now()),
         )
 
-    def _table(self, key: str, *parts: SchemaItem, **options: Any) -> Table:
+    def _table(self, key: str, *parts: SchemaItem, sqlite_autoincrement: bool = False) -> Table:
         return Table(
-            self.names.all[key], self.metadata, *parts, schema=self.names.schema, **options
+            self.names.all[key],
+            self.metadata,
+            *parts,
+            schema=self.names.schema,
+            sqlite_autoincrement=sqlite_autoincrement,
         )
 
     def _outbox(self) -> Table:
@@ -174,7 +180,7 @@ class OutboxTables:
             Column("last_error", Text),
             Column("published_at", UtcDateTime),
             Column("delivery_number", BigInteger),
-            # One event goes to several sinks as so many rows; with one sink, id is the key.
+            # An event has one row for each of its sinks.
             UniqueConstraint("id", "sink"),
             sqlite_autoincrement=True,
         )
@@ -184,37 +190,34 @@ class OutboxTables:
 
     def _add_indexes(self, table: Table) -> None:
         names, c = self.names.all, table.c
-        pending = _where(f"status = '{PENDING}'")
-        # A claim walks the relay's lanes, each from the position it has settled up to; SQLite,
-        # where one relay has them all, needs no lanes in its index.
-        by_lane = Index(names["pending_index"], c.sink, c.lane, c.position, **pending)
+        pending = f"status = '{PENDING}'"
+        # A claim scans each lane of the relay from its low-water mark. On SQLite, one relay usually
+        # leases all lanes, so the index has no lane.
+        by_lane = _partial_index(names["pending_index"], pending, c.sink, c.lane, c.position)
         by_lane.ddl_if(dialect="postgresql")
-        Index(names["pending_index"], c.sink, c.position, **pending).ddl_if(dialect="sqlite")
-        # Is there an older pending event of the same aggregate? And does one wait for its retry?
-        # Their conditions say nothing of the state: where nothing was pending when PostgreSQL
-        # looked last, it would prefer to walk over all dead entries of the index above.
-        not_out = _where("published_at IS NULL")
-        Index(names["aggregate_index"], c.aggregate_key, c.position, **not_out)
-        waiting = _where("next_retry_at IS NOT NULL")
-        Index(names["waiting_index"], c.aggregate_key, c.position, **waiting)
-        # For readers that resume, and for forgetting the oldest first.
-        Index(
-            names["delivered_index"],
-            c.sink,
-            c.delivery_number,
-            **_where("delivery_number IS NOT NULL"),
-        )
-        # Which aggregates are parked behind a failed event, and what people should look at.
-        Index(names["failed_index"], c.aggregate_key, c.position, **_where(f"status = '{FAILED}'"))
+        by_sink = _partial_index(names["pending_index"], pending, c.sink, c.position)
+        by_sink.ddl_if(dialect="sqlite")
+        # These find older pending events of an aggregate, and events that wait for a retry. Their
+        # conditions do not use the status: if no event was pending at the last ANALYZE, PostgreSQL
+        # would choose the index above instead, and scan all its dead entries.
+        by_aggregate = (c.aggregate_key, c.position)
+        _partial_index(names["aggregate_index"], "published_at IS NULL", *by_aggregate)
+        _partial_index(names["waiting_index"], "next_retry_at IS NOT NULL", *by_aggregate)
+        # For readers of delivered events, and to delete the oldest published events first.
+        delivered = "delivery_number IS NOT NULL"
+        _partial_index(names["delivered_index"], delivered, c.sink, c.delivery_number)
+        # For parked aggregates, which wait behind a failed event, and for lists of failed events.
+        _partial_index(names["failed_index"], f"status = '{FAILED}'", *by_aggregate)
 
 
-def _where(condition: str) -> dict[str, Any]:
-    return {"postgresql_where": text(condition), "sqlite_where": text(condition)}
+def _partial_index(name: str, condition: str, *columns: ColumnElement[object]) -> Index:
+    where = text(condition)
+    return Index(name, *columns, postgresql_where=where, sqlite_where=where)
 
 
 @dataclass(kw_only=True)
 class OutboxRecord:
-    """One row of the outbox, for reading and for repair through the ORM."""
+    """One row of the outbox, for reading and repairing through the ORM."""
 
     id: UUID
     lane: int
@@ -222,12 +225,12 @@ class OutboxRecord:
     event_type: str
     aggregate_type: str
     aggregate_id: str
-    payload: dict[str, Any] = field(repr=False)
+    payload: JsonObject = field(repr=False)
     occurred_at: datetime
     position: int | None = None
     sink: str = DEFAULT_SINK
     event_version: int = 1
-    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    metadata: JsonObject = field(default_factory=dict, repr=False)
     created_at: datetime | None = None
     status: str = PENDING
     retry_count: int = 0

@@ -21,7 +21,7 @@ CREATE TABLE {outbox} (
     published_at timestamptz,
     UNIQUE (id, sink)
 ) WITH (
-    -- Settled rows leave dead entries in front of the pending ones; the default waits too long.
+    -- Settled rows leave dead index entries in front of pending rows, so vacuum must run often.
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.02

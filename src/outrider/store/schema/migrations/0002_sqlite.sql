@@ -1,4 +1,4 @@
--- Relays share the work by lanes; what they settle is numbered per sink.
+-- Relays lease lanes. Settled events get a delivery number, which counts up per sink.
 CREATE TABLE {lanes} (
     sink TEXT NOT NULL,
     lane SMALLINT NOT NULL,

@@ -1,4 +1,4 @@
--- What people did to events: who, when, to which, to how many. A replay also notes how far it came.
+-- The audit log of actions on events. For a replay, reached is the last position it has processed.
 CREATE TABLE {actions} (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),

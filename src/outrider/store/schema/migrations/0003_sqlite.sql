@@ -1,4 +1,4 @@
--- What people did to events: who, when, to which, to how many. A replay also notes how far it came.
+-- The audit log of actions on events. For a replay, reached is the last position it has processed.
 CREATE TABLE {actions} (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     at DATETIME NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f000', 'now')),

@@ -1,12 +1,12 @@
 GRANT INSERT ON {outbox} TO {producer};
-GRANT SELECT, DELETE, UPDATE ({state_columns}) ON {outbox} TO {relay};
+GRANT SELECT, DELETE, UPDATE ({relay_columns}) ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {lanes}, {relays}, {sinks} TO {relay};
 GRANT SELECT ON {version} TO {relay};
 GRANT SELECT, INSERT, DELETE ON {processed} TO {consumer};
 GRANT SELECT ({delivered_columns}) ON {outbox} TO {reader};
 GRANT SELECT ON {sinks} TO {reader};
-GRANT SELECT ({shown_columns}) ON {outbox} TO {page};
+GRANT SELECT ({page_columns}) ON {outbox} TO {page};
 GRANT SELECT ON {lanes}, {relays}, {sinks}, {processed}, {actions}, {version} TO {page};
-GRANT SELECT, INSERT, DELETE, UPDATE ({state_columns}, metadata) ON {outbox} TO {operator};
+GRANT SELECT, INSERT, DELETE, UPDATE ({relay_columns}, metadata) ON {outbox} TO {operator};
 GRANT SELECT, INSERT, UPDATE ON {actions} TO {operator};
 GRANT SELECT ON {lanes}, {relays}, {sinks}, {processed}, {version} TO {operator};
