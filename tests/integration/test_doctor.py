@@ -114,7 +114,7 @@ def wrong_setting(database: Database) -> dict[str, str]:
         (wrong_password, "database", "password", "password"),
         (database_is_down, "database", "cannot connect", "running"),
         (broker_is_down, "broker", "RabbitMQ at", "running"),
-        (unknown_broker, "broker", "leads nowhere", "relay --help"),
+        (unknown_broker, "broker", "begin it with one of", "relay --help"),
         (wrong_setting, "settings", "OUTBOX_LEASE", "outrider config"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

@@ -76,6 +76,7 @@ def test_config_shows_where_each_setting_comes_from_and_no_password() -> None:
             "amqp",
             1,
         ),
+        (["--database", "sqlite:///x.db", "--to", f"shop:{CANARY}@host"], "--to: begin it with", 1),
     ],
 )
 def test_wrong_settings_are_one_clear_line(arguments: list[str], message: str, code: int) -> None:

@@ -59,6 +59,7 @@ def test_tenth_refusal_is_the_last_by_default(policy: str) -> None:
 def test_every_field_of_the_configs_is_a_setting_with_a_sentence() -> None:
     there = {(setting.config, setting.field) for setting in SETTINGS.values()}
 
+    assert len(SETTINGS) == len(all_settings())
     assert there == {(config, each.name) for config in CONFIGS for each in fields(config)}
     assert [name for name, setting in SETTINGS.items() if not setting.help.endswith(".")] == []
 

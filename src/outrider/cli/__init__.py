@@ -1,4 +1,4 @@
-"""The command `outrider`; importable without its libraries, so that it can say what is missing."""
+"""The command `outrider`. It imports its libraries late, to name one that is missing."""
 
 from __future__ import annotations
 

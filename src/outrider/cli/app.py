@@ -1,4 +1,4 @@
-"""All commands under one name; a new group of commands is added here."""
+"""The command `outrider` with all its subcommands; new ones are added here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outrider.cli.commands.status import status
 
 class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Neither a database nor a terminal takes what stands for bytes that are no text.
+        # Bytes that are no text arrive as surrogates, which no database and no terminal accepts.
         if any("\ud800" <= character <= "\udfff" for text in args for character in text):
             raise click.UsageError("an argument is no valid Unicode text", ctx)
         return super().parse_args(ctx, args)

@@ -21,7 +21,8 @@ def make_publisher(process: RelayProcessConfig) -> EventPublisher:
     scheme = process.to.partition("://")[0]
     if scheme not in _PUBLISHERS:
         known = ", ".join(f"{name}://" for name in _PUBLISHERS)
-        raise ConfigurationError(f"--to: {scheme}:// leads nowhere; there is {known}")
+        # The URL is not repeated: without a scheme its beginning may be a user and a password.
+        raise ConfigurationError(f"--to: begin it with one of {known}")
     return _PUBLISHERS[scheme](process.to, process)
 
 

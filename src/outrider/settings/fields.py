@@ -29,17 +29,17 @@ class Setting:
     """One field of a config, as it is given by a flag or an environment variable."""
 
     name: str
-    """In flags, in `outrider config` and, in capitals, in the environment."""
+    """The name in `outrider config`; flag and environment variable are made from it."""
     config: type[DataclassInstance]
     field: str
     kind: Kind
     default: str | None
-    """As text; None if there is none, or if it is made at each start."""
+    """As text; None if there is no default, or if each start makes another one."""
     environment: tuple[str, ...]
     """The variables that set it; the first that is not empty counts."""
     secret: bool = False
     help_text: str | None = None
-    """If it is not the docstring of the field."""
+    """The help text, if it is not the docstring of the field."""
 
     @property
     def flag(self) -> str:
@@ -107,9 +107,9 @@ def _poll_interval_in_milliseconds() -> Setting:
 
 def _default(each: Field[Any], kind: Kind) -> str | None:
     if each.default is not MISSING:
-        # An empty text is how a field says that nothing is set.
+        # An empty text means that nothing is set.
         return None if each.default in (None, "") else kind.show(each.default)
-    # A default that is made at each start, such as a name from the process id, has no fixed text.
+    # A function makes another default at each start, such as a name with the process id.
     factory: object = each.default_factory
     return kind.show(factory()) if isinstance(factory, type) else None
 
@@ -128,7 +128,7 @@ def field_docs(config: type[DataclassInstance]) -> dict[str, str]:
 
 
 def _docstrings(tree: ast.stmt) -> dict[str, str]:
-    """What stands as a text right below each annotated name of a class."""
+    """The text right below each annotated name of a class."""
     found = {}
     for first, second in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
         match first, second:

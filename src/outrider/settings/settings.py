@@ -39,7 +39,7 @@ class FoundSetting:
         return self.is_flag or self.source in self.setting.environment
 
     def value(self) -> Any:
-        """The text as the config takes it; an error names the source and never the text."""
+        """The text as the config takes it; an error names the source of the text."""
         setting = self.setting
         try:
             value = setting.kind.parse(self.text or "")
@@ -61,7 +61,7 @@ class FoundSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `outrider relay` and its like were told, as the configs that their parts take."""
+    """All settings of a relay process, as the configs that its parts take."""
 
     process: RelayProcessConfig
     names: OutboxNames
@@ -95,7 +95,7 @@ def read_config(config: type[Config], flags: Texts, environment: Mapping[str, st
 def _read(
     config: type[DataclassInstance], flags: Texts, environment: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Values for the config, and what is wrong with them, by the flag or variable they are from."""
+    """Values for the config, and problems; each names the flag or variable that it comes from."""
     found = [_find(setting, flags, environment) for setting in settings_of(config)]
     values, problems = dict[str, Any](), list[str]()
     # Flags come last: two settings may set one field, and then the flag counts.
@@ -107,7 +107,7 @@ def _read(
     if not problems:
         try:
             config(**values)
-        except ConfigurationError as problem:  # of values that are fine by themselves
+        except ConfigurationError as problem:  # each value is fine, but not their combination
             problems.append(str(problem))
     return values, problems
 

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 @database_option
 @names_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="The port to listen on.",
+)
 @click.option(
     "--password",
     envvar="OUTRIDER_DASHBOARD_PASSWORD",

@@ -1,4 +1,4 @@
-"""`outrider demo`: see events travel on this machine, without any service, and break things."""
+"""`outrider demo`: a running example on this machine that needs no other service."""
 
 from __future__ import annotations
 
@@ -24,12 +24,21 @@ _HOST = "127.0.0.1"
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, help="If it is busy, another.")
-@click.option("--seconds", type=click.FloatRange(min=5), help="End by itself, with a summary.")
-@click.option("--postgres", is_flag=True, help="On a private PostgreSQL instead of SQLite.")
-@click.option("--rabbitmq", is_flag=True, help="Through a private RabbitMQ instead of memory.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    help="If this port is busy, the demo takes another one. Default: 8000.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=5), help="End after this time, with a summary."
+)
+@click.option("--postgres", is_flag=True, help="Use a private PostgreSQL instead of SQLite.")
+@click.option(
+    "--rabbitmq", is_flag=True, help="Use a private RabbitMQ instead of a broker in memory."
+)
 def demo(*, port: int, seconds: float | None, postgres: bool, rabbitmq: bool) -> None:
-    """Run a messaging service with a page to watch and buttons that break things.
+    """Run a messaging service, with a page that shows events and has buttons to break things.
 
     \b
     outrider demo
@@ -48,7 +57,7 @@ def demo(*, port: int, seconds: float | None, postgres: bool, rabbitmq: bool) ->
         except ConfigurationError as problem:
             raise click.UsageError(str(problem)) from None
         summary = None
-        with suppress(KeyboardInterrupt):  # everything has ended in good order by then
+        with suppress(KeyboardInterrupt):  # by then everything has stopped gracefully
             summary = asyncio.run(_serve(made, server, listener, seconds))
     click.echo(summary or "  The demo has ended.")
     if seconds is not None and not (summary and summary.is_fine):
@@ -56,7 +65,7 @@ def demo(*, port: int, seconds: float | None, postgres: bool, rabbitmq: bool) ->
 
 
 def _listen(port: int) -> socket.socket:
-    """On this port, or on another one if somebody has it."""
+    """Listen on this port, or on another one if it is busy."""
     with suppress(OSError):
         return socket.create_server((_HOST, port))
     click.echo(f"  Port {port} is busy; another one is taken.")
@@ -85,9 +94,9 @@ def _make(stack: ExitStack, port: int, kinds: list[str]) -> tuple[Demo, uvicorn.
 async def _serve(
     made: Demo, server: uvicorn.Server, listener: socket.socket, seconds: float | None
 ) -> Summary | None:
-    """Until somebody ends it, or until its story has been told."""
+    """Serve until Ctrl-C, or for the given seconds with a summary at the end."""
     serving = asyncio.create_task(server.serve([listener]))
-    while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn tells nobody
+    while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.05)
     if not server.started:
         raise click.ClickException("the demo could not start; the reason stands above")

@@ -24,8 +24,9 @@ _VERSION = click.IntRange(0, steps.LATEST)
 
 def _role_options(command: Callable[..., None]) -> Callable[..., None]:
     for role in reversed(steps.ROLES):
-        option = click.option(f"--{role}-role", default=f"outrider_{role}", show_default=True)
-        command = option(command)
+        name, default = f"--{role}-role", f"outrider_{role}"
+        text = f"With --roles: the database role of the {role}."
+        command = click.option(name, default=default, show_default=True, help=text)(command)
     return command
 
 
@@ -64,6 +65,7 @@ def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -
     type=click.Choice(["postgresql", "sqlite"]),
     default="postgresql",
     show_default=True,
+    help="The database that the SQL is for.",
 )
 @click.option(
     "--from",
