@@ -34,7 +34,7 @@ fmt: .venv/.dev ## format and fix what can be fixed
 	$(PY) -m ruff format .
 
 bench: .venv/.dev ## measure side by side; one part with PART=name
-	$(PY) -m bench $(PART)
+	OUTRIDER_TEST_INSTALL=1 $(PY) -m bench $(PART)
 
 plots: .venv/.dev ## the figures of the last benchmarks into docs/benchmarks.md
 	$(PY) -m bench.report
@@ -59,7 +59,7 @@ screenshots: .venv/.dev ## pictures of the page into docs/images
 	$(PY) scripts/screenshots
 
 services: .venv/.dev ## keep private PostgreSQL, RabbitMQ, Redis, NATS and Kafka up; prints their URLs
-	@$(PY) -m outrider.testing.services $(ARGS)
+	@$(PY) -m outrider.testing.services --install $(ARGS)
 
 clean: ## remove what these targets made
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

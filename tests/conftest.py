@@ -1,4 +1,4 @@
-"""The private servers, started when the first test asks for one and shared by all."""
+"""The private servers of a run, which all test workers share, and a database for each test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -14,7 +15,7 @@ from outrider import Outbox
 from outrider.testing.services import ServiceMissing, Services
 from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
 
-# A shell that starts us in the background has us ignore it, and so would all we start.
+# A shell that starts this process in the background makes it, and all its children, ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.faults.scoreboard"]
@@ -22,9 +23,33 @@ pytest_plugins = ["tests.support.faults.scoreboard"]
 _cost: dict[str, int] = {}
 
 
+_OWNER = pytest.StashKey[Services]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each worker of pytest-xdist where this process lends the servers of the run."""
+    node.workerinput["lender"] = str(_owner(node.config).lend())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if owner := config.stash.get(_OWNER, None):
+        owner.close()
+
+
+def _owner(config: pytest.Config) -> Services:
+    if _OWNER not in config.stash:
+        config.stash[_OWNER] = Services(install=True)
+    return config.stash[_OWNER]
+
+
 @pytest.fixture(scope="session")
-def services() -> Iterator[Services]:
-    with Services() as services:
+def services(pytestconfig: pytest.Config) -> Iterator[Services]:
+    """Servers that this run shares; a test that hurts a server takes a victim, or another."""
+    worker = getattr(pytestconfig, "workerinput", None)
+    lender = worker["lender"] if worker else _owner(pytestconfig).lend()
+    namespace = worker["workerid"] if worker else "main"
+    with Services(install=True, lender=Path(lender), namespace=namespace) as services:
         yield services
 
 

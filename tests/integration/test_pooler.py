@@ -53,7 +53,7 @@ class PgBouncer(Server):
         )
 
     def command(self) -> list[str]:
-        return [str(PROGRAM.get()), str(self.folder / "pgbouncer.ini")]
+        return [str(self.program(PROGRAM)), str(self.folder / "pgbouncer.ini")]
 
     def ask(self) -> bytes:
         with socket.create_connection(("127.0.0.1", self.port), timeout=1):

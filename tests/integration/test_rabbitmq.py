@@ -30,7 +30,13 @@ from outrider.brokers.rabbitmq import (
     Topology,
 )
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
-from outrider.testing.services import Services
+from outrider.testing.services import RabbitMQ, Services
+from tests.support.brokers.rabbitmq_admin import (
+    add_user,
+    allow_topic,
+    close_connections,
+    set_max_message_size,
+)
 from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,
@@ -173,6 +179,20 @@ async def test_unroutable_event_is_refused_and_holds_back_only_its_aggregate(url
     assert len(await messages_in(url, name)) == 2
 
 
+async def test_refusal_ends_the_call_long_before_the_publish_timeout(url: str) -> None:
+    name = unique()
+    topology = Topology(queues=(Queue(name, (Binding(name, "known.*"),)),))
+    config = RabbitMQConfig(publish_timeout=timedelta(seconds=60))
+    batch = [event("a", kind) for kind in ("known.x", "lost.x", *["known.x"] * 20)]
+
+    async with publishing(url, name, topology, config) as publisher:
+        await publisher.open()
+        async with asyncio.timeout(10):
+            outcomes = await outcomes_of(publisher, batch)
+
+    assert kinds(outcomes) == [Accepted, Refused, *[Unknown] * 20]
+
+
 @pytest.mark.fault("B5")
 async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses(url: str) -> None:
     name, full = unique(), unique("full")
@@ -218,17 +238,18 @@ async def test_large_and_empty_events_arrive_unchanged(url: str) -> None:
 
 @pytest.mark.fault("B8")
 async def test_event_too_large_is_refused_and_spoils_only_one_batch(
-    services: Services, url: str
+    services: Services,
 ) -> None:
-    name = unique()
-    services.rabbitmq.ctl("eval", "application:set_env(rabbit, max_message_size, 1000).")
+    name, server = unique(), services.victim("rabbitmq")
+    assert isinstance(server, RabbitMQ)
+    set_max_message_size(server, 1000)
     try:
-        async with publishing(url, name) as publisher:
+        async with publishing(server.url, name) as publisher:
             large = event("large", data=b"x" * 2000)
             first = await outcomes_of(publisher, [large, event("b")])
             second = await outcomes_of(publisher, [large, event("b"), event("large")])
     finally:
-        services.rabbitmq.ctl("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+        set_max_message_size(server, 134_217_728)
 
     assert isinstance(first[0], Refused)
     assert "message size 2000 is larger" in first[0].reason
@@ -269,7 +290,7 @@ async def test_connection_closed_by_the_broker_is_opened_again(
     name = unique()
     async with publishing(url, name) as publisher:
         await publisher.publish(event())
-        services.rabbitmq.ctl("close_all_connections", "--global", "goodbye")
+        close_connections(services.rabbitmq)
         first = await outcomes_of(publisher, [event()])
         second = await outcomes_of(publisher, [event()])
 
@@ -349,10 +370,8 @@ async def test_nobody_listening_is_broker_unavailable() -> None:
 def limited(services: Services) -> tuple[str, str]:
     """A user who may write to one exchange and there only one topic, and that exchange's name."""
     server, user, name = services.rabbitmq, unique("user"), unique("allowed")
-    vhost = urlsplit(server.url).path[1:]
-    server.ctl("add_user", user, CANARY)
-    server.ctl("set_permissions", "-p", vhost, user, "^$", f"^{name}$", "^$")
-    server.ctl("set_topic_permissions", "-p", vhost, user, name, "^open", "^$")
+    add_user(server, user, CANARY, configure="^$", write=f"^{name}$", read="^$")
+    allow_topic(server, user, name, write="^open", read="^$")
     return replaced(server.url, user=user, password=CANARY), name
 
 

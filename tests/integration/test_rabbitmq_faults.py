@@ -13,6 +13,7 @@ from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.outcomes import ACCEPTED, Accepted, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from tests.support.brokers.rabbitmq_admin import set_memory_limit
 from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
     event,
@@ -128,17 +129,17 @@ async def test_frozen_broker_ends_at_the_deadline(broker: RabbitMQ) -> None:
 async def test_memory_alarm_blocks_until_the_deadline_and_costs_one_copy(broker: RabbitMQ) -> None:
     name = unique()
 
-    async def watermark(part: str) -> None:
-        await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", part)
+    async def watermark(part: float) -> None:
+        await asyncio.to_thread(set_memory_limit, broker, part)
 
     first = event()
     async with publishing(broker.url, name, config=QUICK) as publisher:
         await publisher.open()
-        await watermark("0.00001")
+        await watermark(0.00001)
         try:
             tries = [await outcomes_of(publisher, [first, event("b")]) for _ in range(4)]
         finally:
-            await watermark("0.4")
+            await watermark(0.4)
         after = await outcomes_of(publisher, [first])
 
     for outcomes in tries:

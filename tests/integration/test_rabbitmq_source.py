@@ -29,6 +29,7 @@ from outrider.consumer.consumer import ConsumerConfig, EventConsumer
 from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
 from outrider.testing.services import Services
+from tests.support.brokers.rabbitmq_admin import add_user, close_connections
 from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 from tests.support.canary import CANARY
 
@@ -605,9 +606,7 @@ async def test_connection_closed_by_the_broker_is_opened_again(
 
     async with receiving(url, name, topology) as source:
         held = await some(source, 2)
-        await asyncio.to_thread(
-            services.rabbitmq.ctl, "close_all_connections", "--global", "goodbye"
-        )
+        await asyncio.to_thread(close_connections, services.rabbitmq)
         again = await some(source, 2)
         for delivery in (*held, *again):
             await source.acknowledge(delivery)
@@ -662,13 +661,10 @@ async def test_nobody_listening_is_broker_unavailable() -> None:
 
 async def test_user_who_may_only_read_receives_and_sets_aside(services: Services, url: str) -> None:
     server, user, name = services.rabbitmq, unique("user"), unique()
-    vhost = urlsplit(url).path[1:]
     queues = [Queue(name, single_active_consumer=True), Queue(f"{name}.dlq")]
     async with receiving(url, name, Topology(queues=tuple(queues))):
         await put(url, name, aio_pika.Message(b"x"))
-    await asyncio.to_thread(server.ctl, "add_user", user, CANARY)
-    permissions = ["^$", "^amq\\.default$", f"^{name}$"]
-    await asyncio.to_thread(server.ctl, "set_permissions", "-p", vhost, user, *permissions)
+    add_user(server, user, CANARY, configure="^$", write="^amq\\.default$", read=f"^{name}$")
     theirs = replaced(url, user=user, password=CANARY)
 
     with pytest.raises(ConfigurationError, match="ACCESS_REFUSED"):

@@ -12,6 +12,7 @@ from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQSource
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from tests.support.brokers.rabbitmq_admin import set_memory_limit
 from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 
 QUICK = RabbitMQConfig(
@@ -100,8 +101,8 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
     source, held = await filled(broker)
     await source.dead_letter(held[0], "no")
 
-    async def watermark(part: str) -> None:
-        await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", part)
+    async def watermark(part: float) -> None:
+        await asyncio.to_thread(set_memory_limit, broker, part)
 
     async def unacknowledged() -> int:
         vhost = ("-p", broker.name, "--no-table-headers", "--silent")
@@ -109,7 +110,7 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
         lines = (await asyncio.to_thread(broker.ctl, *what)).splitlines()
         return next(int(line.split()[1]) for line in lines if line.split()[0] == source._queue)
 
-    await watermark("0.00001")
+    await watermark(0.00001)
     try:
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match="dead letter"):
@@ -120,7 +121,7 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
             while await unacknowledged() != 1:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.1)
     finally:
-        await watermark("0.4")
+        await watermark(0.4)
     await source.dead_letter(held[1], "no")
     await source.close()
 

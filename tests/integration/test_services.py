@@ -17,11 +17,7 @@ from tests.support.until import wait_until
 
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest, services: Services) -> Server:
-    server: Server = getattr(services, request.param)
-    if server.given_url:
-        pytest.skip("a server given by its URL may not be hurt")
-    server.start()
-    return server
+    return services.victim(request.param)
 
 
 def test_server_gives_back_what_a_client_put_into_it(server: Server) -> None:

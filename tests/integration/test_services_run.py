@@ -127,6 +127,60 @@ def test_missing_service_names_the_command_that_brings_it(
     assert str(missing.value) == f"{kind} is missing; this brings it: {command}"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_installed_unless_asked_for_by_name(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    installed: list[str] = []
+    monkeypatch.delenv("OUTRIDER_TEST_INSTALL", raising=False)
+    monkeypatch.setattr(Program, "find", lambda self: None)
+    monkeypatch.setattr(debian, "can_install", lambda: True)
+    monkeypatch.setattr(debian, "install", installed.append)
+    monkeypatch.setattr("outrider.testing.services.run.MockKafka.is_available", lambda: False)
+
+    # when
+    with Services() as run, pytest.raises(ServiceMissing):
+        run.another(kind)
+
+    # then
+    assert installed == []
+
+    # when
+    with Services(install=True) as run, pytest.raises(ServiceMissing):
+        run.another(kind)
+
+    # then
+    assert installed
+
+
+def test_environment_allows_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[str] = []
+    monkeypatch.setenv("OUTRIDER_TEST_INSTALL", "1")
+    monkeypatch.setattr(Program, "find", lambda self: None)
+    monkeypatch.setattr(debian, "can_install", lambda: True)
+    monkeypatch.setattr(debian, "install", installed.append)
+
+    with Services() as run, pytest.raises(ServiceMissing):
+        run.another("redis")
+
+    assert installed == ["redis-server"]
+
+
+def test_kafka_is_not_downloaded_unless_asked_for_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("OUTRIDER_TEST_INSTALL", raising=False)
+    monkeypatch.setattr(Program, "find", lambda self: Path("/bin/false"))
+    monkeypatch.setattr("outrider.testing.services.run.MockKafka.is_available", lambda: False)
+
+    # then
+    with Services() as run, pytest.raises(ServiceMissing, match="services kafka --install"):
+        run.another("kafka")
+
+
 def test_server_given_by_its_url_cannot_be_hurt(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     monkeypatch.setenv("OUTRIDER_TEST_KAFKA_URL", "127.0.0.1:9092")

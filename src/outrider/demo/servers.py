@@ -32,7 +32,7 @@ def private_servers(kinds: Sequence[str]) -> Iterator[dict[str, Server]]:
         raise ConfigurationError(f"missing: {', '.join(missing)}; this brings it: {brought_by}")
     from outrider.testing.services import ServerFailed, ServiceMissing, Services
 
-    with Services() as services:
+    with Services(install=True) as services:
         try:
             with ThreadPoolExecutor() as threads:
                 started = dict(zip(kinds, threads.map(services.another, kinds), strict=True))

@@ -24,7 +24,7 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        _PROGRAM.get()
+        _PROGRAM.get(install=True)
         library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
         if library is None:
             raise ServiceMissing("faketime", _REMEDY)

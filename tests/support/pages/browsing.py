@@ -32,7 +32,7 @@ CHROMIUM = Program(
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    program = await asyncio.to_thread(CHROMIUM.get)
+    program = await asyncio.to_thread(CHROMIUM.get, install=True)
     async with async_playwright() as playwright:
         # Tests may run as root, where Chromium has no sandbox; it meets our own pages only.
         started = await playwright.chromium.launch(

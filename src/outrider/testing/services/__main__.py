@@ -15,7 +15,7 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     all_up = False
-    with suppress(KeyboardInterrupt), Services() as services:
+    with suppress(KeyboardInterrupt), Services(install=options.install) as services:
         all_up = _start(services, options.kinds or list(KINDS))
         print("up; Ctrl-C ends them", flush=True)
         Event().wait(options.seconds)
@@ -25,6 +25,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m outrider.testing.services")
     parser.add_argument("kinds", nargs="*", metavar="kind", help=", ".join(KINDS))
+    parser.add_argument("--install", action="store_true", help="install what is missing")
     parser.add_argument("--seconds", type=float, help="end by itself after this time")
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(KINDS):

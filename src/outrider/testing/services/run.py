@@ -11,6 +11,7 @@ from typing import Self, TypeVar, cast
 
 from outrider.testing.services.errors import ServiceMissing
 from outrider.testing.services.keeper import start_keeper
+from outrider.testing.services.lending import Lender, borrow
 from outrider.testing.services.servers.kafka import Kafka
 from outrider.testing.services.servers.mock_kafka import MockKafka
 from outrider.testing.services.servers.nats import Nats
@@ -24,13 +25,27 @@ KINDS: dict[str, type[Server]] = {
 }
 """The servers by the names that `Services.another` takes."""
 
+_CLASSES: dict[str, type[Server]] = {kind.__name__: kind for kind in KINDS.values()}
+_CLASSES[MockKafka.__name__] = MockKafka
+
 S = TypeVar("S", bound=Server)
 
 
 class Services:
-    """Servers that start when first asked for and end with the run, however it ends."""
+    """Servers that start when first asked for and end with the run, however the run ends.
 
-    def __init__(self) -> None:
+    A missing program is an error that names the command which brings it. With `install=True`, or
+    OUTRIDER_TEST_INSTALL=1 in the environment, the program is installed instead.
+
+    With `lender`, the address that `lend()` of another process returned, the shared servers are
+    those of that process. `namespace` then separates this process from others that borrow them:
+    PostgreSQL has a database, RabbitMQ a virtual host and Redis a database of that name. NATS and
+    Kafka have no such thing; give streams and topics unique names there.
+    """
+
+    def __init__(
+        self, *, install: bool = False, lender: Path | None = None, namespace: str = ""
+    ) -> None:
         # Resolved, since some servers name their folder so when asked who they are.
         self.folder = Path(tempfile.mkdtemp(prefix="outrider-")).resolve()
         # PostgreSQL may run as another user, who has to pass through.
@@ -41,6 +56,9 @@ class Services:
         self._victims: dict[str, Server] = {}
         self._started: list[Server] = []
         self._numbers = itertools.count(1)
+        self._install = install or os.environ.get("OUTRIDER_TEST_INSTALL") == "1"
+        self._borrows_from, self._namespace = lender, namespace
+        self._lender: Lender | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -74,11 +92,11 @@ class Services:
         return self._share(Kafka)
 
     def another(self, kind: str) -> Server:
-        """One more private instance, for a test that wants one of its own."""
+        """Start one more server, for a single test."""
         return self._start(KINDS[kind])
 
     def victim(self, kind: str) -> Server:
-        """A second instance, shared by tests that hurt it; up again whenever one asks for it."""
+        """A second server, for tests that hurt it; it is started again whenever a test asks."""
         with self._locks[kind]:
             if kind not in self._victims:
                 self._victims[kind] = self._start(KINDS[kind])
@@ -87,10 +105,19 @@ class Services:
 
     @property
     def running(self) -> list[Server]:
-        return [server for server in self._started if server.alive]
+        known = dict.fromkeys([*self._shared.values(), *self._started])
+        return [server for server in known if server.alive]
+
+    def lend(self) -> Path:
+        """Let other processes use the shared servers; return the address for `lender`."""
+        if self._lender is None:
+            self._lender = Lender(self.folder / "lender", lambda kind: self._share(KINDS[kind]))
+        return self._lender.address
 
     def close(self) -> None:
         """Stop all servers and delete the folder."""
+        if self._lender is not None:
+            self._lender.close()
         with ThreadPoolExecutor() as threads:
             list(threads.map(lambda server: server.stop(), self._started))
         self._started.clear()
@@ -99,11 +126,18 @@ class Services:
     def _share(self, kind: type[S]) -> S:
         with self._locks[kind.kind]:
             if kind.kind not in self._shared:
-                url = given_url(kind.kind)
-                self._shared[kind.kind] = (
-                    kind(self.folder, given_url=url) if url else self._start(kind)
-                )
+                self._shared[kind.kind] = self._find(kind)
             return cast("S", self._shared[kind.kind])
+
+    def _find(self, kind: type[Server]) -> Server:
+        if url := given_url(kind.kind):
+            return kind(self.folder, given_url=url)
+        if self._borrows_from is None:
+            return self._start(kind)
+        loan = borrow(self._borrows_from, kind.kind)
+        server = _CLASSES[loan["class"]](Path(loan["folder"]))
+        server.borrow(loan, self._namespace)
+        return server
 
     def _start(self, kind: type[Server]) -> Server:
         try:
@@ -115,6 +149,7 @@ class Services:
 
     def _start_in_new_folder(self, kind: type[Server]) -> Server:
         server = kind(self.folder / f"{kind.kind}-{next(self._numbers)}")
+        server.may_install = self._install
         # Noted before it starts, so that a run which ends meanwhile stops it too.
         self._started.append(server)
         server.start()

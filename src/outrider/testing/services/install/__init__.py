@@ -1,1 +1,1 @@
-"""CheckResult or installing the programs of private servers."""
+"""Finding the programs of private servers, and installing them if that is allowed."""

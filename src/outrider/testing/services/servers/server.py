@@ -16,6 +16,7 @@ import psutil
 
 from outrider.testing.services import keeper
 from outrider.testing.services.errors import NotOurs, ServerFailed
+from outrider.testing.services.install.programs import Program
 from outrider.testing.services.ports import free_ports, is_free
 
 # The caller's other settings (PGHOST, RABBITMQ_…, JAVA_TOOL_OPTIONS) must not reach the server.
@@ -38,7 +39,9 @@ class Server(ABC):
         self.name = "outrider" + secrets.token_hex(7)
         self.password = secrets.token_hex(16)
         self.ports: list[int] = []
+        self.may_install = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_borrowed = False
 
     @abstractmethod
     def prepare(self) -> None:
@@ -66,6 +69,30 @@ class Server(ABC):
     def environment(self) -> dict[str, str]:
         return {}
 
+    def enter(self, namespace: str) -> None:  # noqa: B027 - a kind without namespaces does nothing
+        """Use only what belongs to the namespace, and create that first."""
+
+    def program(self, program: Program) -> Path:
+        """Where a program is; installed if that is allowed."""
+        return program.get(install=self.may_install)
+
+    def loan(self) -> dict[str, Any]:
+        """What another process has to know about this server to use it."""
+        return {
+            "class": type(self).__name__,
+            "folder": str(self.folder),
+            "name": self.name,
+            "password": self.password,
+            "ports": self.ports,
+        }
+
+    def borrow(self, loan: dict[str, Any], namespace: str) -> None:
+        """Stand for a server that another process of the same run started."""
+        self.name, self.password, self.ports = loan["name"], loan["password"], loan["ports"]
+        self._is_borrowed = True
+        if namespace:
+            self.enter(namespace)
+
     def account(self) -> pwd.struct_passwd | None:
         """The user to run as, if not the caller."""
         return None
@@ -90,11 +117,13 @@ class Server(ABC):
     def alive(self) -> bool:
         if self.given_url:
             return True
+        if self._is_borrowed:
+            return self.answers()
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start, or start again on the same port and the same data."""
-        self._must_be_ours()
+        self._must_be_private()
         if self.alive:
             return
         if self.ports:
@@ -113,7 +142,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Ask it to end; kill what is left after the deadline."""
-        self._must_be_ours()
+        self._must_be_private()
         if self._process is not None and self.alive:
             self._process.send_signal(self.stop_signal)
             self.resume()
@@ -122,7 +151,7 @@ class Server(ABC):
 
     def kill(self) -> None:
         """SIGKILL all its processes; return when they are gone."""
-        self._must_be_ours()
+        self._must_be_private()
         keeper.kill(self.folder)
         if self._process is not None:
             self._process.wait()
@@ -132,11 +161,11 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
-        self._must_be_ours()
+        self._must_be_private()
         keeper.freeze(self.folder)
 
     def resume(self) -> None:
-        self._must_be_ours()
+        self._must_be_private()
         keeper.thaw(self.folder)
 
     def own(self) -> None:
@@ -176,6 +205,14 @@ class Server(ABC):
     def _must_be_ours(self) -> None:
         if self.given_url:
             raise NotOurs(f"this {self.kind} was given by its URL; it may only be used")
+
+    def _must_be_private(self) -> None:
+        self._must_be_ours()
+        if self._is_borrowed:
+            raise NotOurs(
+                f"this {self.kind} is shared with other processes; "
+                f"take victim({self.kind!r}) or another({self.kind!r})"
+            )
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700)
