@@ -20,6 +20,7 @@ PUBLISHERS = {
     "SwallowsRefusals": "a_refused_event_harms_nobody_else",
     "GoesOnAfterARefusal": "accepted_events_are_a_prefix_when_some_are_refused",
     "GoesOnInSecret": "accepted_events_are_a_prefix_when_some_are_refused",
+    "WaitsAfterARefusal": "a_refusal_ends_the_call_at_once",
     "AcceptsInAnOutage": "a_server_killed_in_mid_batch_breaks_no_order",
     "RefusesInAnOutage": "an_outage_is_neither_accepted_nor_refused",
     "TakesAnOutageForAMistake": "opening_in_an_outage_is_no_mistake",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
 from outrider.brokers import PublishFailed
 from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.testing.conformance.timing import REFUSAL_CEILING_S
 from outrider.testing.memory_broker import MemoryBroker, MemoryPublisher
 
 
@@ -60,6 +61,18 @@ class GoesOnInSecret(Broken):
             for envelope, outcome in zip(envelopes, failed.outcomes, strict=True):
                 if outcome is HELD_BACK:
                     await self._send(envelope)
+            raise
+
+
+class WaitsAfterARefusal(Broken):
+    """Holds back what follows, and only its timeout ends the call."""
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        try:
+            await super().publish_all(envelopes)
+        except PublishFailed as failed:
+            if HELD_BACK in failed.outcomes:
+                await asyncio.sleep(2 * REFUSAL_CEILING_S)
             raise
 
 

@@ -24,7 +24,13 @@ from outrider.testing.conformance.events import (
     stored_order,
 )
 from outrider.testing.conformance.sending import accepted_of, kinds, outcomes_of, publishing, settle
-from outrider.testing.conformance.timing import MOMENTS, deadline, moment, outage
+from outrider.testing.conformance.timing import (
+    MOMENTS,
+    deadline,
+    moment,
+    outage,
+    refusal_deadline,
+)
 
 if TYPE_CHECKING:
     from outrider.testing.conformance.harness import SinkHarness
@@ -127,6 +133,17 @@ class PublisherSuite:
         assert kinds(outcomes[1::3]) == [Accepted] * 3 + [Refused] + [Unknown] * 2
         assert kinds(outcomes[2::3]) == [Accepted] * 6
         assert stored_order(await sink.stored()) == order_of(accepted_of(batch, outcomes))
+
+    async def test_a_refusal_ends_the_call_at_once(self, sink: SinkHarness) -> None:
+        batch = [*events(1, "a"), sink.refused_event("a"), *events(3, "a"), *events(2, "b")]
+
+        async with publishing(sink) as publisher:
+            await settle(publisher, events(1, "first"))  # a server may still be starting
+            async with refusal_deadline():
+                outcomes = await outcomes_of(publisher, batch)
+
+        assert isinstance(outcomes[1], Refused)
+        assert kinds(outcomes[2:5]) == [Unknown] * 3
 
     async def test_a_refused_event_harms_nobody_else(self, sink: SinkHarness) -> None:
         batch = events(20, "a", "b")

@@ -11,12 +11,19 @@ if TYPE_CHECKING:
 
 patience = 60.0
 """Seconds after which a wait has failed; a healthy adapter needs a fraction of it."""
+REFUSAL_CEILING_S: Final = 5.0
+"""Within this time a call with a refused event must end; a healthy adapter needs milliseconds. It
+is shorter than a usual publish timeout, which ends a call that waits for a held-back event."""
 _TURNS: Final = 10
 MOMENTS: Final = range(_TURNS + 8)
 
 
 def deadline() -> asyncio.Timeout:
     return asyncio.timeout(patience)
+
+
+def refusal_deadline() -> asyncio.Timeout:
+    return asyncio.timeout(REFUSAL_CEILING_S)
 
 
 async def moment(number: int) -> None:
