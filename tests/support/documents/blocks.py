@@ -18,6 +18,8 @@ PAGES = [
 NEW_TERMINAL, SAME_TERMINAL = "another terminal", "that terminal"
 
 _FENCE = re.compile(r'```(?P<language>[a-z]*)(?: title="(?P<title>[^"]+)")?')
+SETUPS = ROOT / "tests" / "support" / "documents" / "setups"
+_SETUP = re.compile(r"<!-- prepared by tests: (?P<name>\w+) -->")
 EXCERPT = "<!-- excerpt of the program below -->"
 
 
@@ -35,6 +37,8 @@ class Block:
     """Whether it only repeats lines of a program that follows on the page."""
     source: str = ""
     """The Python blocks that follow an excerpt."""
+    setup: bool = False
+    """Whether it prepares what the page takes for granted."""
     prints: str = ""
     """The text block that comes next; empty if there is none."""
 
@@ -49,6 +53,8 @@ def blocks_of(page: Path) -> list[Block]:
     for number, line in lines:
         if line.startswith("```"):
             found.append(_read(page, number, line, before, lines))
+        elif setup := _SETUP.fullmatch(line):
+            found.append(_setup(page, number, setup["name"]))
         before = line or before
     return _with_sources(_with_output(found))
 
@@ -69,6 +75,12 @@ def _read(page: Path, number: int, line: str, before: str, lines: object) -> Blo
         code="\n".join(code) + "\n",
         excerpt=before == EXCERPT,
     )
+
+
+def _setup(page: Path, number: int, name: str) -> Block:
+    """A program that readers do not see: it makes what the page takes for granted."""
+    code = (SETUPS / f"{name}.py").read_text()
+    return Block(page=page, line=number, language="python", title=None, code=code, setup=True)
 
 
 def _with_output(blocks: list[Block]) -> list[Block]:

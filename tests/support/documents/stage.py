@@ -40,11 +40,11 @@ class Stage:
 
     def __init__(self, folder: Path, services: Callable[[], Services]) -> None:
         self._folder, self._services = folder, services
-        ports = {written: _free_port() for written in (8000, 8001)}
+        ports = {written: _free_port() for written in (8000, 8001, 9100)}
         self._addresses = {
             form.format(written): form.format(free)
             for written, free in ports.items()
-            for form in (":{}/", "--port {}")
+            for form in (":{}/", "--port {}", "127.0.0.1:{}")
         }
         self._exports: list[str] = []
         self._terminals: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
