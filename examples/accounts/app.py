@@ -29,7 +29,7 @@ from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
-    say_what_is_wrong,
+    validation_error_handler,
 )
 from outrider.observability import log_signals
 
@@ -62,7 +62,7 @@ def create_app(settings: Settings, *replacements: Provider) -> FastAPI:
     app = FastAPI(title="Accounts", lifespan=outrider_lifespan(*parts, within=lifespan))
     setup_dishka(container, app)
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, validation_error_handler)
     app.include_router(router)
     app.include_router(health_router(parts))
     return app

@@ -26,7 +26,7 @@ from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
-    say_what_is_wrong,
+    validation_error_handler,
 )
 from outrider.observability import log_signals
 
@@ -48,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Decisions", lifespan=outrider_lifespan(*parts, within=lifespan))
     app.state.unit_of_work = units_of_work(engine)
     app.add_middleware(EventContextMiddleware, user_of=_user_of)
-    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, validation_error_handler)
     app.include_router(router)
     app.include_router(health_router(parts))
     return app

@@ -21,7 +21,7 @@ from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
-    say_what_is_wrong,
+    validation_error_handler,
 )
 from outrider.integrations.starlette import stream_route
 from outrider.stream import SqlDeliveredEvents, StreamManager
@@ -61,7 +61,7 @@ def create_app(settings: Settings, publisher: EventPublisher | None = None) -> F
     app = FastAPI(title="Event logger", lifespan=life)
     app.state.relay = relay
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, validation_error_handler)
     app.include_router(message_router(sessions, outbox))
     app.include_router(moderation_router(sessions))
     app.include_router(operations_router(engine, inspector, numbers))

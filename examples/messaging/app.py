@@ -12,7 +12,7 @@ from outrider.integrations.fastapi import (
     EventContextMiddleware,
     health_router,
     outrider_lifespan,
-    say_what_is_wrong,
+    validation_error_handler,
 )
 from outrider.observability import log_signals
 
@@ -40,7 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Messaging", lifespan=outrider_lifespan(*relays, within=lifespan))
     app.state.sessions = async_sessionmaker(engine, expire_on_commit=False)
     app.add_middleware(EventContextMiddleware)
-    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
+    app.add_exception_handler(RequestValidationError, validation_error_handler)
     app.include_router(group_messages)
     app.include_router(scheduled_messages)
     app.include_router(health_router(relays))

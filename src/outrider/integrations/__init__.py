@@ -1,1 +1,1 @@
-"""Bridges to frameworks and libraries that an application already uses."""
+"""Integrations with frameworks and libraries that an application already uses."""

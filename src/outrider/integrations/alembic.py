@@ -1,4 +1,4 @@
-"""Alembic: the outbox's steps inside a revision of the application's own chain.
+"""Alembic: the migrations of the outbox inside a revision of the application.
 
 def upgrade() -> None:
     outrider.integrations.alembic.upgrade(op, to=2)
@@ -9,9 +9,9 @@ def downgrade() -> None:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sqlalchemy import text
+from sqlalchemy import Table, text
 
 from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
@@ -20,15 +20,17 @@ from outrider.store.schema.tables import OutboxTables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from alembic.runtime.migration import MigrationContext
     from sqlalchemy import Connection, TextClause
+    from sqlalchemy.schema import SchemaItem
 
 LATEST = schema.LATEST
 
 
 class Op(Protocol):
-    """What is used of `alembic.op`."""
+    """The part of `alembic.op` that is used here."""
 
-    def get_context(self) -> Any: ...
+    def get_context(self) -> MigrationContext: ...
     def get_bind(self) -> Connection: ...
     def execute(self, sqltext: TextClause, /) -> None: ...
 
@@ -36,9 +38,10 @@ class Op(Protocol):
 def upgrade(
     op: Op, *, names: OutboxNames | None = None, to: int = LATEST, since: int | None = None
 ) -> None:
-    """Take the steps up to a version; name it, so that an old revision stays what it was.
+    """Migrate up to version `to`. Always name it, so that an old revision never changes.
 
-    What is there already is left alone; `since` is what --sql, which cannot look, starts from.
+    Steps that were applied before are skipped. With --sql, which cannot read the database,
+    `since` is the version to start from.
     """
     if op.get_context().as_sql:
         first = since or 0
@@ -50,7 +53,7 @@ def upgrade(
 def downgrade(
     op: Op, *, names: OutboxNames | None = None, to: int = 0, since: int | None = None
 ) -> None:
-    """Take the steps back, with all events in the tables; `since` is for --sql only."""
+    """Migrate down, which deletes all events in the tables; `since` is for --sql only."""
     if op.get_context().as_sql:
         last = LATEST if since is None else since
         _print(op, names, last, min(last, to))
@@ -64,14 +67,14 @@ def _print(op: Op, names: OutboxNames | None, since: int, to: int) -> None:
 
 
 def include_object(names: OutboxNames | None = None) -> Callable[..., bool]:
-    """For `context.configure(include_object=…)`: autogenerate leaves the outbox's tables alone."""
+    """For `context.configure(include_object=…)`: autogenerate ignores the outbox's tables."""
     names = names or OutboxNames()
-    # Alembic sees the tables of the default schema without one.
+    # Alembic reports tables of the default schema without a schema.
     schemas = {names.schema, None} if names.schema == "public" else {names.schema}
     tables = {table.name for table in OutboxTables(names).metadata.sorted_tables}
 
-    def include(item: Any, _: str | None, type_: str, *__: Any) -> bool:
-        table = item if type_ == "table" else getattr(item, "table", None)
+    def include(item: SchemaItem, *_: object) -> bool:
+        table = item if isinstance(item, Table) else getattr(item, "table", None)
         return table is None or table.name not in tables or table.schema not in schemas
 
     return include

@@ -1,9 +1,9 @@
-"""Dishka: what use cases ask for, and one REQUEST scope for each handled event."""
+"""Dishka: provides the outbox to use cases, and a REQUEST scope to each handler call."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 try:
     from dishka import AsyncContainer, Provider, Scope, from_context
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 
 
 class OutriderProvider(Provider):
-    """Gives a dispatcher and an event bus to each request, over the session of that request.
+    """Provides a dispatcher and an event bus to each request, with the session of that request.
 
-    It asks for an AsyncSession in Scope.REQUEST and never makes one: the session is the
-    application's. `dispatcher` is the protocol that use cases know the dispatcher by.
+    The application must provide an AsyncSession in Scope.REQUEST. `dispatcher` is the protocol by
+    which use cases ask for the dispatcher.
     """
 
     envelope = from_context(provides=EventEnvelope, scope=Scope.REQUEST)
 
-    def __init__(
-        self, outbox: Outbox | None = None, *, dispatcher: type[Any] | None = None
-    ) -> None:
+    def __init__(self, outbox: Outbox | None = None, *, dispatcher: type | None = None) -> None:
         super().__init__()
-        made = outbox or Outbox()
+        used_outbox = outbox or Outbox()
 
-        def dispatch_over(session: AsyncSession) -> OutboxEventDispatcher:
-            return OutboxEventDispatcher(session, made)
+        def dispatcher_of(session: AsyncSession) -> OutboxEventDispatcher:
+            return OutboxEventDispatcher(session, used_outbox)
 
         def metadata_of(envelope: EventEnvelope) -> EventMetadata:
             return envelope.metadata
 
-        self.provide(lambda: made, provides=Outbox, scope=Scope.APP)
+        self.provide(lambda: used_outbox, provides=Outbox, scope=Scope.APP)
         self.provide(EventBus, scope=Scope.REQUEST)
-        self.provide(dispatch_over, provides=OutboxEventDispatcher, scope=Scope.REQUEST)
+        self.provide(dispatcher_of, provides=OutboxEventDispatcher, scope=Scope.REQUEST)
         self.provide(metadata_of, provides=EventMetadata, scope=Scope.REQUEST)
         if dispatcher is not None:
             self.alias(source=OutboxEventDispatcher, provides=dispatcher)
 
 
 def dishka_scope(container: AsyncContainer) -> ScopeFactory:
-    """For InProcessPublisher and EventConsumer: each handler gets what it asks for from a
-    REQUEST scope of its own, which also has the event's envelope and metadata."""
+    """The `scope` of InProcessPublisher and EventConsumer: a REQUEST scope per handler call.
+
+    The scope also provides the envelope and the metadata of the event.
+    """
 
     @asynccontextmanager
     async def scope(envelope: EventEnvelope) -> AsyncIterator[HandlerScope]:

@@ -1,10 +1,10 @@
-"""FastAPI: life cycle, a bus per request, ids of the request on its events, health."""
+"""FastAPI: life cycle, event bus per request, request ids in events, health endpoints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -19,12 +19,12 @@ from outrider.events.context import current_metadata, event_context
 from outrider.events.envelope import EventMetadata
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from outrider.lifecycle import BackgroundService
 
 RequestEvents = Annotated[EventBus, Depends(EventBus)]
-"""What this request raises; flush it before the commit."""
+"""The event bus of this request; flush it before the commit."""
 
 
 async def _metadata() -> EventMetadata:
@@ -32,23 +32,22 @@ async def _metadata() -> EventMetadata:
 
 
 RequestMetadata = Annotated[EventMetadata, Depends(_metadata)]
-"""What this request's events carry, such as its id; EventContextMiddleware fills it in."""
+"""The metadata of this request's events, such as its id; set by EventContextMiddleware."""
 
 UserOf = Callable[["Scope"], str | None]
-_MOST_ID = 128
+_MAX_HEADER_CHARS = 128
+_Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
 
-def outrider_lifespan(
-    *parts: BackgroundService, within: Callable[[FastAPI], Any] | None = None
-) -> Callable[[FastAPI], Any]:
-    """Starts relays, consumers and streams with the application, and stops them before it.
+def outrider_lifespan(*parts: BackgroundService, within: _Lifespan | None = None) -> _Lifespan:
+    """Start relays, consumers and streams with the application, and stop them before it stops.
 
-    The last one started is the first to stop; all of them stop before `within`, a lifespan of
-    the application's own, closes what they need.
+    They stop in reverse order. `within` is the application's own lifespan: it starts first and
+    ends last, so that it can close what the parts need.
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[object]:
         async with AsyncExitStack() as stack:
             state = await stack.enter_async_context(within(app)) if within else None
             for part in parts:
@@ -59,9 +58,9 @@ def outrider_lifespan(
 
 
 class EventContextMiddleware:
-    """Every event that a request records carries its id, its trace and its user.
+    """Adds the request's id, trace and user to every event that it records.
 
-    The correlation id is that of the header X-Request-ID, or a new one; the answer repeats it.
+    The correlation id is the header X-Request-ID, or a new id; the response has the same header.
     """
 
     def __init__(self, app: ASGIApp, user_of: UserOf | None = None) -> None:
@@ -74,7 +73,7 @@ class EventContextMiddleware:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         request_id = _usable(headers.get(b"x-request-id")) or str(uuid4())
 
-        async def send_with_id(message: Any) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
             await send(message)
@@ -88,18 +87,20 @@ class EventContextMiddleware:
             await self._app(scope, receive, send_with_id)
 
 
-async def say_what_is_wrong(_: Request, problem: Exception) -> Response:
-    """For `app.add_exception_handler(RequestValidationError, …)`: the answer that FastAPI gives,
-    without the input, which may be private and not even be JSON again."""
-    if not isinstance(problem, RequestValidationError):
-        raise problem
-    told = ("loc", "msg", "type")
-    detail = [{name: error[name] for name in told} for error in problem.errors()]
+async def validation_error_handler(_: Request, error: Exception) -> Response:
+    """For `app.add_exception_handler(RequestValidationError, …)`.
+
+    Responds as FastAPI does, but without the input, which may be private.
+    """
+    if not isinstance(error, RequestValidationError):
+        raise error
+    names = ("loc", "msg", "type")
+    detail = [{name: problem[name] for name in names} for problem in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 def health_router(parts: Sequence[BackgroundService]) -> APIRouter:
-    """GET /livez, which depends on nothing, and /readyz, which says what is not well."""
+    """GET /livez, which checks nothing, and GET /readyz, which lists the problems of all parts."""
     router = APIRouter(tags=["health"])
 
     @router.get("/livez")
@@ -107,7 +108,7 @@ def health_router(parts: Sequence[BackgroundService]) -> APIRouter:
         return {"status": "alive"}
 
     @router.get("/readyz", responses={503: {"description": "Not ready"}})
-    async def readyz(response: Response) -> dict[str, Any]:
+    async def readyz(response: Response) -> dict[str, str | list[str]]:
         problems = [problem for part in parts if (problem := part.problem)]
         response.status_code = 503 if problems else 200
         return {"status": "not ready" if problems else "ready", "problems": problems}
@@ -116,6 +117,6 @@ def health_router(parts: Sequence[BackgroundService]) -> APIRouter:
 
 
 def _usable(value: str | None) -> str | None:
-    """A stranger's header becomes a part of rows and logs, so it must be short and printable."""
-    fine = value and len(value) <= _MOST_ID and value.isprintable()
-    return value if fine else None
+    """Untrusted headers end up in rows and logs, so they must be short and printable."""
+    is_usable = value and len(value) <= _MAX_HEADER_CHARS and value.isprintable()
+    return value if is_usable else None

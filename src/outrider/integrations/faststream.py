@@ -1,7 +1,7 @@
-"""FastStream: a middleware through which a message takes effect once, whatever the broker.
+"""FastStream: an inbox middleware, so that a message takes effect once with any broker.
 
-What it cannot do: help if the message is acknowledged before the handler is done. Give subscribers
-an `ack_policy` of NACK_ON_ERROR or REJECT_ON_ERROR; Kafka's default acknowledges first.
+It cannot help if a message is acknowledged before its handler is done. Give subscribers an
+`ack_policy` of NACK_ON_ERROR or REJECT_ON_ERROR; the default for Kafka acknowledges first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -39,40 +39,43 @@ if TYPE_CHECKING:
 
     from outrider.ports import Inbox
 
-    Handler = Callable[[StreamMessage[Any]], Awaitable[Any]]
+    Message = StreamMessage[Any]
+    Handler = Callable[[Message], Awaitable[object]]
 
 InboxSession = Annotated[AsyncSession, Context("session")]
-"""For a handler's parameter: the session whose commit is that of the inbox."""
+"""Annotation of a handler's parameter: the session whose transaction also holds the mark."""
 
-_PREFIXES: Final = ("ce-", "ce_")
+_CLOUDEVENTS_PREFIXES: Final = ("ce-", "ce_")
 
 
 class InboxMiddleware:
-    """`RabbitBroker(url, middlewares=[…, InboxMiddleware(inbox)])`, as the last one.
+    """`RabbitBroker(url, middlewares=[…, InboxMiddleware(inbox)])`; must be the last one.
 
-    Marks belong to the event and to the handler's function, by its full name. A duplicate is
-    acknowledged and nothing else happens. While the database is away, messages wait here.
+    A mark belongs to the event and to the full name of the handler function. A duplicate is only
+    acknowledged. While the database is unavailable, a message waits here with backoff.
     """
 
     def __init__(self, inbox: Inbox, *, without_id: Literal["refuse", "pass"] = "refuse") -> None:
-        """`without_id` says what becomes of a message that has no event id: it fails, or it is
-        handled without an inbox."""
+        """`without_id` decides about a message that has no event id: "refuse" raises, "pass"
+        handles it without an inbox."""
         if without_id not in ("refuse", "pass"):
             raise ConfigurationError('without_id must be "refuse" or "pass"')
         self._inbox, self._without_id = inbox, without_id
 
-    def __call__(self, message: Any, /, *, context: ContextRepo) -> BaseMiddleware[Any, Any]:
-        return _Once(self._inbox, self._without_id, message, context)
+    def __call__(self, message: object, /, *, context: ContextRepo) -> BaseMiddleware[Any, Any]:
+        return _MessageMiddleware(self._inbox, self._without_id, message, context)
 
 
-class _Once(BaseMiddleware[Any, Any]):
+class _MessageMiddleware(BaseMiddleware[Any, Any]):
     """The middleware of one message."""
 
-    def __init__(self, inbox: Inbox, without_id: str, message: Any, context: ContextRepo) -> None:
+    def __init__(
+        self, inbox: Inbox, without_id: str, message: object, context: ContextRepo
+    ) -> None:
         super().__init__(message, context=context)
         self._inbox, self._without_id = inbox, without_id
 
-    async def consume_scope(self, call_next: Handler, msg: StreamMessage[Any]) -> Any:
+    async def consume_scope(self, call_next: Handler, msg: Message) -> object:
         if msg.source_type is SourceType.RESPONSE:
             return await call_next(msg)
         envelope = envelope_of(msg)
@@ -82,16 +85,16 @@ class _Once(BaseMiddleware[Any, Any]):
             raise DecodeError(
                 "message has no event id: expected a UUID as ce-id, ce_id or message_id"
             )
-        name, pause = _name_of(call_next), OutageBackoff()
+        name, backoff = _name_of(call_next), OutageBackoff()
         while True:
             try:
                 return await self._handle(call_next, msg, envelope, name)
             except DatabaseUnavailable:
-                await asyncio.sleep(pause.next_delay().total_seconds())
+                await asyncio.sleep(backoff.next_delay().total_seconds())
 
     async def _handle(
-        self, call_next: Handler, msg: StreamMessage[Any], envelope: EventEnvelope, name: str
-    ) -> Any:
+        self, call_next: Handler, msg: Message, envelope: EventEnvelope, name: str
+    ) -> object:
         async with self._inbox.once(envelope, name) as first:
             if first:
                 scope = current_scope()
@@ -99,37 +102,39 @@ class _Once(BaseMiddleware[Any, Any]):
                 with handling(envelope), self.context.scope("session", session):
                     try:
                         return await call_next(msg)
-                    except AckMessage as done:  # as good as a return, so the mark stays
+                    except AckMessage as done:  # a success, so the mark is committed
                         acknowledged = done
             else:
                 acknowledged = AckMessage()
-        # Not a mere return: that would answer or publish on, with nothing to say. And whoever
-        # acknowledges by hand does not come to it.
+        # A plain return would publish an empty reply, and would not acknowledge the message if the
+        # subscriber acknowledges manually.
         await msg.ack(**acknowledged.extra_options)
         raise acknowledged
 
 
-def envelope_of(message: StreamMessage[Any]) -> EventEnvelope | None:
-    """The event that a message carries, or None if it has no event id."""
+def envelope_of(message: Message) -> EventEnvelope | None:
+    """The event of a message; None if the message has no event id."""
     if message.batch_headers:
         raise ConfigurationError("an inbox needs one message at a time; subscribe without batch")
     headers = _headers_of(message)
-    # FastStream's own `message_id` is of no use: it is made up if there is none.
-    given = (headers.get(name) for name in ("ce-id", "ce_id", "message_id"))
-    found = next(filter(None, given), None) or getattr(message.raw_message, "message_id", None)
+    # Not FastStream's own `message_id`: FastStream invents one if the message has none.
+    ids = (headers.get(name) for name in ("ce-id", "ce_id", "message_id"))
+    text = next(filter(None, ids), None) or getattr(message.raw_message, "message_id", None)
     try:
-        event_id = UUID(str(found))
+        event_id = UUID(str(text))
     except ValueError:
         return None
-    attributes = {n[3:]: value for n, value in headers.items() if n.startswith(_PREFIXES)}
+    attributes = {
+        n[3:]: value for n, value in headers.items() if n.startswith(_CLOUDEVENTS_PREFIXES)
+    }
     try:
         return from_attributes(attributes, message.body)
     except (DecodeError, InvalidEvent):
-        return _stand_in(event_id, message)
+        return _placeholder(event_id, message)
 
 
-def _stand_in(event_id: UUID, message: StreamMessage[Any]) -> EventEnvelope:
-    """For a message that has an id and is no cloud event of ours."""
+def _placeholder(event_id: UUID, message: Message) -> EventEnvelope:
+    """An envelope for a message that has an id, but not the attributes of an event."""
     return EventEnvelope(
         event_id=event_id,
         event_type="message",
@@ -141,10 +146,10 @@ def _stand_in(event_id: UUID, message: StreamMessage[Any]) -> EventEnvelope:
     )
 
 
-def _headers_of(message: StreamMessage[Any]) -> dict[str, str]:
+def _headers_of(message: Message) -> dict[str, str]:
     headers, raw = dict(message.headers), message.raw_message
     if isinstance(raw, Mapping) and isinstance(raw.get("data"), Mapping):
-        headers |= raw["data"]  # the fields of a Redis stream, which FastStream does not look at
+        headers |= raw["data"]  # fields of a Redis stream entry, which FastStream ignores
     percent_encoded = type(message).__module__.startswith("faststream.nats")
     decode = unquote if percent_encoded else str
     return {_text(name).lower(): decode(_text(value)) for name, value in headers.items()}
@@ -155,11 +160,11 @@ def _text(value: object) -> str:
 
 
 def _name_of(call: Handler) -> str:
-    """The handler's function, found behind whatever FastStream has put around it."""
+    """The full name of the handler function, without the wrappers of FastStream."""
     while isinstance(call, partial):
         call = call.args[0]
-    wrapper: Any = getattr(call, "__self__", None)
-    function = inspect.unwrap(getattr(wrapper, "_original_call", wrapper))
+    wrapper: object = getattr(call, "__self__", None)
+    function = inspect.unwrap(cast("Handler", getattr(wrapper, "_original_call", wrapper)))
     if not hasattr(function, "__qualname__"):
         raise ConfigurationError(
             "the inbox finds no handler function: make InboxMiddleware the last of the middlewares"

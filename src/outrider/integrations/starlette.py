@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from outrider.stream import Stream
 
 Verdict = bool | Wanted
-"""False refuses, True shows everything, a StreamFilter or other predicate shows that much."""
-Authorize = Callable[[Request], Verdict | Awaitable[Verdict]]
+"""False refuses, True allows all events, a StreamFilter or other predicate allows some."""
+AuthorizeStream = Callable[[Request], Verdict | Awaitable[Verdict]]
 
 _METHODS: Final = ["GET", "HEAD", "OPTIONS"]
 _ALLOW: Final = {"Allow": ", ".join(_METHODS)}
-_LATER: Final = {"Retry-After": "5"}
-# A proxy that buffers or keeps would turn a stream into a download.
+_RETRY_LATER: Final = {"Retry-After": "5"}
+# Proxies must neither buffer nor cache a stream.
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _MEDIA_TYPE: Final = "text/event-stream"
 
@@ -43,30 +43,32 @@ _FILTERS: Final = {
     "aggregate_type": "aggregate_types",
     "aggregate_id": "aggregate_ids",
 }
-_MOST_VALUES, _LONGEST = 100, 255
-_TO_END: Final = 1.0
+_MAX_FILTERS, _MAX_FILTER_CHARS = 100, 255
+_FINISH_TIMEOUT_S: Final = 1.0
 
 _log: Final = logging.getLogger("outrider.stream")
 
 
-def stream_route(manager: StreamManager, *, authorize: Authorize, path: str = "/events") -> Route:
+def stream_route(
+    manager: StreamManager, *, authorize: AuthorizeStream, path: str = "/events"
+) -> Route:
     """A route for the `routes` of an application or router."""
     return Route(path, EventStream(manager, authorize).respond, methods=_METHODS, name="events")
 
 
-def stream_app(manager: StreamManager, *, authorize: Authorize) -> EventStream:
-    """An ASGI application, to be mounted or served as it is."""
+def stream_app(manager: StreamManager, *, authorize: AuthorizeStream) -> EventStream:
+    """An ASGI application, to mount or to serve directly."""
     return EventStream(manager, authorize)
 
 
 class EventStream:
-    """Answers with a stream to whomever `authorize` lets; it is asked again while the stream runs.
+    """Responds with a stream if `authorize` allows it, and checks again while the stream runs.
 
-    A browser cannot send headers with an EventSource, and what stands in a URL ends up in logs:
-    let `authorize` look at the session's cookie, or at a ticket that is good for one use.
+    An EventSource in a browser cannot send headers, and URLs end up in logs. So `authorize` should
+    check the session cookie, or a ticket that is valid for one use.
     """
 
-    def __init__(self, manager: StreamManager, authorize: Authorize) -> None:
+    def __init__(self, manager: StreamManager, authorize: AuthorizeStream) -> None:
         self._manager, self._authorize = manager, authorize
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,14 +78,14 @@ class EventStream:
         await response(scope, receive, send)
 
     async def respond(self, request: Request) -> Response:
-        """An endpoint like any other: a request in, a response out."""
+        """The endpoint: returns the response to a request."""
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=_ALLOW)
         if request.method not in _METHODS:
             return PlainTextResponse("only GET", 405, _ALLOW)
         try:
             wanted, since = _filter_of(request), _since_of(request)
-        except _Bad as bad:
+        except _BadRequest as bad:
             return PlainTextResponse(str(bad), 400)
         verdict = await self._verdict(request)
         if verdict is False:
@@ -104,12 +106,12 @@ class EventStream:
             verdict = await asyncio.to_thread(self._authorize, request)
             if inspect.isawaitable(verdict):
                 verdict = await verdict
-        # Whatever else is returned by mistake, such as None, is no permission.
+        # Any other value that is returned by mistake, such as None, refuses.
         return verdict if verdict is True or callable(verdict) else False
 
 
 class _Streaming(Response):
-    """Runs until the client leaves, the stream ends, or the permission does."""
+    """Runs until the client disconnects, the stream ends, or the permission is withdrawn."""
 
     media_type = _MEDIA_TYPE
 
@@ -129,7 +131,7 @@ class _Streaming(Response):
         try:
             stream = self._manager.connect(*self._wanted, since=self._since)
         except BrokerUnavailable as full:
-            await PlainTextResponse(str(full), 503, _LATER)(scope, receive, send)
+            await PlainTextResponse(str(full), 503, _RETRY_LATER)(scope, receive, send)
             return
         async with aclosing(stream):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -137,18 +139,18 @@ class _Streaming(Response):
 
     async def _run(self, stream: Stream, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._write(stream, send), name="outrider-write")
-        leaving = asyncio.create_task(_left(receive), name="outrider-leave")
-        tasks = [writing, leaving]
+        disconnecting = asyncio.create_task(_disconnected(receive), name="outrider-disconnect")
+        tasks = [writing, disconnecting]
         if interval := self._manager.config.recheck:
-            expiring = self._expire(stream, interval.total_seconds())
-            tasks.append(asyncio.create_task(expiring, name="outrider-expire"))
+            checking = self._recheck(stream, interval.total_seconds())
+            tasks.append(asyncio.create_task(checking, name="outrider-recheck"))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if leaving.cancelled():
+        if disconnecting.cancelled():
             await _finish(send)
         if not writing.cancelled():
             writing.result()
@@ -159,16 +161,16 @@ class _Streaming(Response):
             try:
                 async with asyncio.timeout(limit):
                     await send({"type": "http.response.body", "body": text, "more_body": True})
-            except (TimeoutError, OSError):  # too slow, or gone
+            except (TimeoutError, OSError):  # the client is too slow or disconnected
                 return
 
-    async def _expire(self, stream: Stream, interval: float) -> None:
+    async def _recheck(self, stream: Stream, interval: float) -> None:
         while True:
-            await asyncio.sleep(interval * random.uniform(0.8, 1.0))  # noqa: S311 - not all at once
+            await asyncio.sleep(interval * random.uniform(0.8, 1.0))  # noqa: S311 - spread, not secret
             try:
                 async with asyncio.timeout(interval):
                     wanted = await self._still_allowed()
-            except Exception as error:  # noqa: BLE001 - without an answer there is no permission
+            except Exception as error:  # noqa: BLE001 - an error of authorize refuses
                 _log.warning("a stream was closed: authorize raised %s", type(error).__name__)
                 return
             if wanted is None:
@@ -176,15 +178,15 @@ class _Streaming(Response):
             stream.wanted = wanted
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _finish(send: Send) -> None:
-    """End the response as it should end, if the client takes that much."""
+    """Send the end of the response, if the client still reads."""
     with suppress(TimeoutError, OSError):
-        async with asyncio.timeout(_TO_END):
+        async with asyncio.timeout(_FINISH_TIMEOUT_S):
             await send({"type": "http.response.body"})
 
 
@@ -194,30 +196,30 @@ def _all_of(wanted: StreamFilter, verdict: Verdict) -> tuple[Wanted, ...]:
 
 def _filter_of(request: Request) -> StreamFilter:
     given = {name: request.query_params.getlist(name) for name in _FILTERS}
-    if sum(map(len, given.values())) > _MOST_VALUES:
-        raise _Bad(f"at most {_MOST_VALUES} filters")
+    if sum(map(len, given.values())) > _MAX_FILTERS:
+        raise _BadRequest(f"at most {_MAX_FILTERS} filters")
     for name, values in given.items():
-        if not all(0 < len(value) <= _LONGEST and value.isprintable() for value in values):
-            raise _Bad(f"{name}: 1 to {_LONGEST} printable characters")
+        if not all(0 < len(value) <= _MAX_FILTER_CHARS and value.isprintable() for value in values):
+            raise _BadRequest(f"{name}: 1 to {_MAX_FILTER_CHARS} printable characters")
     try:
         return StreamFilter(**{_FILTERS[name]: values or None for name, values in given.items()})
     except ConfigurationError:
-        raise _Bad("type: write order.placed, order.* or *") from None
+        raise _BadRequest("type: write order.placed, order.* or *") from None
 
 
 def _since_of(request: Request) -> Since:
-    """The header first: a browser that comes again sends it along with the URL of its first try."""
-    begin = request.query_params.getlist("from") or ["now"]
-    if begin not in (["now"], ["start"]):
-        raise _Bad("from: now or start")
+    """Where to start. The header wins: a reconnecting browser sends it with the original URL."""
+    start = request.query_params.getlist("from") or ["now"]
+    if start not in (["now"], ["start"]):
+        raise _BadRequest("from: now or start")
     ids = request.headers.getlist("last-event-id")
     ids = ids or request.query_params.getlist("last_event_id")
     if not ids:
-        return "start" if begin == ["start"] else "now"
+        return "start" if start == ["start"] else "now"
     if len(ids) > 1 or not _NUMBER.fullmatch(ids[0]):
-        raise _Bad("Last-Event-ID: one number, as it came with an event")
+        raise _BadRequest("Last-Event-ID: one number, as it came with an event")
     return int(ids[0])
 
 
-class _Bad(ValueError):
-    """The request makes no sense; the text says what would."""
+class _BadRequest(ValueError):
+    """The request is invalid; the text says what is expected."""
