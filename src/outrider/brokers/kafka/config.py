@@ -43,8 +43,9 @@ class KafkaConfig:
     """For one whole publish call, connecting included. Events that are not acknowledged by then
     are published again later."""
     takeover_after: timedelta = timedelta(seconds=10)
-    """How long a source that died or hangs keeps its share of the group. Shorter lets another
-    source take over sooner, but also takes over from a source that was only slow."""
+    """How long a source that died or hangs keeps its group. Shorter lets another source take over
+    sooner, but also takes over from a source that was only slow. A source keeps only its own
+    partitions of the group."""
     commit_interval: timedelta = timedelta(milliseconds=100)
     """How long acknowledged events may stay uncommitted; after a crash these are delivered again.
     With zero, `acknowledge` commits each event before it returns."""

@@ -48,9 +48,9 @@ class NatsConfig:
     """A connection that is silent for twice this time is lost. Shorter notices that sooner, and
     sends more."""
     takeover_after: timedelta = timedelta(seconds=10)
-    """How long a source that hangs keeps its group. Shorter lets another source take over sooner,
-    but also takes over from a source that was only slow. When a source dies, the server knows at
-    once."""
+    """How long a source that died or hangs keeps its group. Shorter lets another source take over
+    sooner, but also takes over from a source that was only slow. When its process dies, the server
+    usually notices at once, and so does the next source."""
     ack_wait: timedelta = timedelta(seconds=30)
     """When the server delivers a message again that was neither acknowledged nor reported as in
     progress. A source reports in time, unless it hangs."""

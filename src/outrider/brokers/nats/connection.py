@@ -177,6 +177,7 @@ class Connection(Client):
 
     def _connect_command(self) -> bytes:
         # Overridden because nats-py would continue without TLS, and send the password in clear.
+        # _server_info: the server's greeting, which nats-py does not show to its callers.
         if self._server.tls and not self._server_info.get("tls_required"):
             raise SecureConnWantedError
         return super()._connect_command()
