@@ -58,7 +58,9 @@ async def test_record_carries_key_and_cloudevents_headers(url: str) -> None:
         EventMetadata(correlation_id="c-1", user_id="ü-7")
     )
 
-    async with publishing(url, topic, KafkaConfig(partitions=1, cloudevents_source="/shop")) as publisher:
+    async with publishing(
+        url, topic, KafkaConfig(partitions=1, cloudevents_source="/shop")
+    ) as publisher:
         await publisher.publish(sent)
     [found] = await records_in(url, topic)
 

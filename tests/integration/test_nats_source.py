@@ -27,7 +27,7 @@ from tests.support.brokers.nats_streams import (
     unique,
 )
 
-PATIENCE = 60
+TIMEOUT_S = 60
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ class Group:
 
 async def received(source: NatsSource, count: int) -> list[Delivery]:
     found: list[Delivery] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(found) < count:
             found += await source.receive(count - len(found))
     return found
@@ -73,7 +73,7 @@ def ids(found: Sequence[Delivery | EventEnvelope]) -> list[str]:
 
 
 async def until_lost(source: NatsSource, delivery: Delivery) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not delivery.lost:
             assert await source.receive(1) == []
 
@@ -164,7 +164,7 @@ async def test_acknowledging_does_not_outlast_the_connection(services: Services)
             call = asyncio.create_task(source.acknowledge(held))
             await asyncio.sleep(0)
             source._connection.abort()  # type: ignore[union-attr]
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await asyncio.wait({call})
         finally:
             server.stop()
@@ -200,7 +200,7 @@ async def test_of_many_that_start_together_one_is_left_and_order_is_kept(url: st
 
     async with AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(group.source()) for _ in range(6)]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*map(receive, sources))
 
     assert len(await group.consumers()) == 1
@@ -294,7 +294,7 @@ async def test_living_source_keeps_its_messages(url: str) -> None:
         await js.add_consumer(group.name, durable_name="idle", ack_policy="explicit", ack_wait=1)
         idle = await js.pull_subscribe_bind("idle", stream=group.name)
         for _ in range(4):
-            await idle.fetch(1, timeout=PATIENCE)
+            await idle.fetch(1, timeout=TIMEOUT_S)
             assert await source.receive(1) == []
         ours = next(each for each in await group.consumers() if each.name != "idle")
         for delivery in held:
@@ -576,7 +576,7 @@ async def test_consumer_handles_all_in_order_through_the_source(url: str) -> Non
             if len(handled) == len(batch):
                 done.set()
 
-    async with asyncio.timeout(PATIENCE), EventConsumer(group.source(), [("*", Handler())]):
+    async with asyncio.timeout(TIMEOUT_S), EventConsumer(group.source(), [("*", Handler())]):
         await done.wait()
 
     for number in range(7):

@@ -49,13 +49,18 @@ def test_all_problems_of_a_config_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         KafkaConfig(
             connect_timeout=timedelta(0),
+            takeover_after=timedelta(0),
+            commit_interval=timedelta(seconds=-1),
             partitions=0,
+            replicas=0,
             ssl_context=ssl.create_default_context(),
             sasl_plain_password=CANARY,
         )
 
     assert CANARY not in str(caught.value)
-    for name in ("connect_timeout", "partitions", "ssl_context", "password"):
+    for name in ("connect_timeout", "takeover_after", "partitions", "replicas"):
+        assert f"{name} must be positive" in str(caught.value)
+    for name in ("commit_interval must not be negative", "ssl_context", "password"):
         assert name in str(caught.value)
 
 
