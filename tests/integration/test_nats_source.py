@@ -428,23 +428,24 @@ async def test_dead_letter_keeps_headers_and_says_why_and_where_from(url: str) -
     assert consumer.num_ack_pending == 0
 
 
-async def test_dead_letter_of_a_dead_letter_has_only_the_newest_reason(url: str) -> None:
-    group, again = Group(url), unique("D")
-    await group.send(event())
+async def test_dead_letter_replaces_the_headers_of_an_earlier_one(url: str) -> None:
+    group = Group(url)
+    await group.send()
+    earlier = {"Dead-Letter-Reason": "an earlier one", "dead-letter-group": "audit", "own": "kept"}
+    async with group.jetstream() as js:
+        await js.publish(f"{group.name}.x", b"{}", headers=earlier)
 
     async with group.source() as source:
-        await source.dead_letter((await received(source, 1))[0], "first")
-    letters = f"{group.name}_DLQ"
-    async with group.source(stream=letters, dead_letters=again) as source:
-        await source.dead_letter((await received(source, 1))[0], "second")
-    [letter] = await messages_in(url, f"{letters}_DLQ")
+        await source.dead_letter((await received(source, 1))[0], "newest")
+    [letter] = await messages_in(url, f"{group.name}_DLQ")
 
-    own = {name: v for name, v in letter.headers.items() if name.lower().startswith("dead-letter-")}
-    assert own == {
-        "dead-letter-reason": "second",
-        "dead-letter-origin": f"{letters}/1",
-        "dead-letter-address": f"{letters}.billing",
+    assert letter.headers == {
+        "own": "kept",
+        "dead-letter-reason": "newest",
+        "dead-letter-origin": f"{group.name}/1",
+        "dead-letter-address": f"{group.name}.x",
         "dead-letter-group": "billing",
+        "Nats-Msg-Id": f"{group.name}:1:billing",
     }
 
 
