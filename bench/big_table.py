@@ -9,6 +9,7 @@ import asyncpg
 import psutil
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.cases import BIG_TABLE, EMPTY_TABLE, filled_table
 from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, emptied, topology
@@ -19,7 +20,6 @@ from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
 PUBLISHED, PENDING = 5_000_000, 1_000_000
-TABLE, EMPTY = "big table", "empty table"
 
 _PUBLISHED = """
 UPDATE outbox SET status = 'published', published_at = now(), delivery_number = position
@@ -30,13 +30,6 @@ _DELIVERED = """
 INSERT INTO outbox_sinks (sink, last_delivery_number) VALUES ('default', $1)
 ON CONFLICT (sink) DO UPDATE SET last_delivery_number = excluded.last_delivery_number
 """
-
-
-def full(published: int, pending: int) -> str:
-    return f"{published:,} published, {pending:,} pending"
-
-
-FULL = full(PUBLISHED, PENDING)
 
 
 async def fill(database: str, published: int, pending: int) -> None:
@@ -116,13 +109,13 @@ def run(
         with outbox_database(server, "small") as small, outbox_database(server, "big") as big:
             # More pending rows than are drained, so that `pending` are left at the end.
             asyncio.run(fill(big, published, pending + (rounds + 1) * count))
-            named = {EMPTY: small, full(published, pending): big}
+            named = {EMPTY_TABLE: small, filled_table(published, pending): big}
             rows, grown = asyncio.run(_run(services, named, count, rounds))
     show("relay to RabbitMQ on a big table", rows)
     print(f"  memory grew by {grown:.1f} MB at most while {count:,} events were drained")
     save(
         "big_table",
-        {TABLE: rows},
+        {BIG_TABLE: rows},
         {"rounds": rounds, "count": count, "batch": BATCH, "megabytes": grown},
     )
-    return {TABLE: rows}
+    return {BIG_TABLE: rows}

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from bench.cases import JSON_ONE_LINER, LARGE_EVENT, SERIALIZE, SMALL_EVENT
 from bench.measure import Row, compare, save, show
 from outrider import (
     DomainEvent,
@@ -53,9 +54,6 @@ class OrderPlaced(DomainEvent, type="bench.order_placed", aggregate="order"):
     lines: list[Line]
 
 
-ONE_LINER, OURS = "json.dumps(asdict)", "serialize_event"
-ENCODING = ("small event → JSON", "order with 8 lines → JSON")
-
 SMALL = AccountCreated(account_id=uuid4(), email="someone@example.org", role=Role.USER)
 ORDER = OrderPlaced(
     order_id=uuid4(),
@@ -69,9 +67,9 @@ ORDER = OrderPlaced(
 def encode(event: Any, rounds: int, seconds: float) -> list[Row]:
     bare = msgspec.json.Encoder()
     cases = {
-        ONE_LINER: lambda: json.dumps(asdict(event), default=str),
+        JSON_ONE_LINER: lambda: json.dumps(asdict(event), default=str),
         "bare msgspec": lambda: bare.encode(event).decode(),
-        OURS: lambda: serialize_event(event),
+        SERIALIZE: lambda: serialize_event(event),
     }
     return compare(cases, beside=list(cases)[:2], rounds=rounds, seconds=seconds)
 
@@ -110,9 +108,9 @@ def publish(rounds: int, seconds: float) -> list[Row]:
 
 def run(rounds: int = 7, seconds: float = 0.3) -> dict[str, list[Row]]:
     tables = {
-        ENCODING[0]: encode(SMALL, rounds, seconds),
+        SMALL_EVENT: encode(SMALL, rounds, seconds),
         "small event ← JSON": decode(SMALL, rounds, seconds),
-        ENCODING[1]: encode(ORDER, rounds, seconds),
+        LARGE_EVENT: encode(ORDER, rounds, seconds),
         "order with 8 lines ← JSON": decode(ORDER, rounds, seconds),
         "InMemoryEventBus": publish(rounds, seconds),
     }

@@ -19,6 +19,7 @@ from sqlalchemy import Column, MetaData, Table, Text, insert
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from bench.cases import CONSUMER, CONSUMER_WITH_INBOX, INBOX_BY_HAND, RAW_CLIENT
 from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import BATCH, events, topology
@@ -33,10 +34,6 @@ from outrider.testing.services import Services
 AT_ONCE = 16
 IN_HAND = 256
 
-RAW = "raw client, nothing done"
-BY_HAND = "raw client, inbox by hand"
-OURS_ALONE = "EventConsumer, nothing done"
-OURS = "EventConsumer, SqlInbox"
 
 KAFKA = KafkaConfig(partitions=4)
 INVOICES = Table("bench_invoices", MetaData(), Column("order_id", Text, nullable=False))
@@ -258,16 +255,16 @@ class ConsumeBench:
 
 async def _run(bench: ConsumeBench, rounds: int) -> list[Row]:
     cases = {
-        RAW: bench.raw,
-        BY_HAND: bench.by_hand,
-        OURS_ALONE: bench.ours_alone,
-        OURS: bench.ours,
+        RAW_CLIENT: bench.raw,
+        INBOX_BY_HAND: bench.by_hand,
+        CONSUMER: bench.ours_alone,
+        CONSUMER_WITH_INBOX: bench.ours,
     }
     rates: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
             rates[name].append(await case())
-    return rows_of(rates, [RAW, BY_HAND])
+    return rows_of(rates, [RAW_CLIENT, INBOX_BY_HAND])
 
 
 async def _invoices(url: str) -> None:

@@ -10,6 +10,7 @@ import asyncpg
 import psutil
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.cases import FIRST_QUARTER, LAST_QUARTER, TO_NOWHERE, TO_RABBITMQ
 from bench.databases import for_engine, outbox_on
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
@@ -21,7 +22,7 @@ from outrider.ports import EventPublisher
 from outrider.testing.services import Services
 
 PENDING = 10_000_000 if os.environ.get("OUTRIDER_FULL") else 500_000
-TO_RABBITMQ = 0.1
+RABBITMQ_SHARE = 0.1
 """The part of the events that is also drained to RabbitMQ, which is slower."""
 SLICES = 40
 FILL_STEP = 500_000
@@ -91,7 +92,7 @@ async def drain(url: str, publisher: EventPublisher, count: int) -> list[dict[st
 def quarters(found: list[dict[str, float]]) -> dict[str, list[float]]:
     """The rates of each slice, by the quarter in which it came."""
     size = max(1, len(found) // 4)
-    names = ("first quarter", "second quarter", "third quarter", "last quarter")
+    names = (FIRST_QUARTER, "second quarter", "third quarter", LAST_QUARTER)
     cut = [found[at * size : (at + 1) * size if at < 3 else None] for at in range(4)]
     return {
         name: [slice_["per_second"] for slice_ in part]
@@ -105,10 +106,10 @@ def run(count: int = PENDING, services: Services | None = None) -> dict[str, lis
         amqp = servers.rabbitmq.url
         broker = RabbitMQPublisher(amqp, exchange=EXCHANGE, topology=Topology(queues=(_SHORT,)))
         found = {
-            "to nowhere": asyncio.run(drain(url, Nowhere(), count)),
-            "to RabbitMQ": asyncio.run(drain(url, broker, max(SLICES, int(count * TO_RABBITMQ)))),
+            TO_NOWHERE: asyncio.run(drain(url, Nowhere(), count)),
+            TO_RABBITMQ: asyncio.run(drain(url, broker, max(SLICES, int(count * RABBITMQ_SHARE)))),
         }
-    tables = {title: rows_of(quarters(part), ["first quarter"]) for title, part in found.items()}
+    tables = {title: rows_of(quarters(part), [FIRST_QUARTER]) for title, part in found.items()}
     for title, part in found.items():
         megabytes = [slice_["megabytes"] for slice_ in part]
         show(f"{title}, {int(part[-1]['events']):,} events drained in one go", tables[title])

@@ -7,19 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bench import (
-    big_table,
-    codec,
-    consume,
-    horizon,
-    jetstream,
-    kafka,
-    measure,
-    producer,
-    redis_streams,
-    relay,
-    scaling,
-)
+from bench import cases, measure
 
 NAME = re.compile(r"\{([\w.]+)\}")
 
@@ -126,77 +114,87 @@ class MemoryGrowth:
         return f"{max(found) - found[0]:.1f}"
 
 
-def _producer(case: str, beside: str = producer.ALONE) -> Ratio:
-    return Ratio("producer", producer.ASYNC_POSTGRES, case, beside)
+def _producer(case: str, beside: str = cases.ALONE) -> Ratio:
+    return Ratio("producer", cases.ASYNC_POSTGRES, case, beside)
 
 
 def _peer(sink: str, variant: str) -> Ratio:
     return Ratio("peers", sink, f"outrider, {variant}", f"txoutbox, {variant}")
 
 
-def _relay_to(part: str, table: str, cases: tuple[str, str], others: dict[str, str]) -> Figures:
+def _relay_to(part: str, table: str, sink: str, others: dict[str, str]) -> Figures:
     """The rate with default settings and with larger batches, and what both were measured with."""
     found: Figures = {}
-    for name, case in zip((part, f"{part}.tuned"), cases, strict=True):
+    for name, case_of in ((part, cases.outrider_to), (f"{part}.tuned", cases.outrider_tuned)):
+        case = case_of(sink)
         found[f"{name}.rate"] = Rate(part, table, case)
         found |= {f"{name}.{key}": Ratio(part, table, case, other) for key, other in others.items()}
     return found
 
 
-_TO_RABBITMQ, _TO_NOWHERE = "to RabbitMQ", "to nowhere"
-
 FIGURES: Figures = {
-    "producer.one_event.by_hand": _producer(producer.ONE, producer.BY_HAND),
-    "producer.one_event.alone": _producer(producer.ONE),
-    "producer.no_wake_up.by_hand": _producer(producer.ONE_NO_WAKE_UP, producer.BY_HAND),
-    "producer.no_wake_up.alone": _producer(producer.ONE_NO_WAKE_UP),
-    "producer.ten_events.alone": _producer(producer.TEN),
-    "producer.notify_inside.alone": _producer(producer.NOTIFY_INSIDE),
+    "producer.one_event.by_hand": _producer(cases.ONE_EVENT, cases.BY_HAND),
+    "producer.one_event.alone": _producer(cases.ONE_EVENT),
+    "producer.no_wake_up.by_hand": _producer(cases.ONE_EVENT_NO_WAKE_UP, cases.BY_HAND),
+    "producer.no_wake_up.alone": _producer(cases.ONE_EVENT_NO_WAKE_UP),
+    "producer.ten_events.alone": _producer(cases.TEN_EVENTS),
+    "producer.notify_inside.alone": _producer(cases.NOTIFY_INSIDE),
     **_relay_to(
         "relay",
-        _TO_RABBITMQ,
-        (relay.OURS, relay.OURS_TUNED),
-        {"bare": relay.CEILING, "one_by_one": relay.ONE_BY_ONE},
+        cases.TO_RABBITMQ,
+        "RabbitMQ",
+        {"bare": cases.BARE_FRAMES, "one_by_one": cases.ONE_BY_ONE},
     ),
-    "relay.nowhere.bare": Ratio("relay", _TO_NOWHERE, relay.OURS_NOOP, relay.BARE_NOOP),
-    "relay.nowhere.tuned.bare": Ratio("relay", _TO_NOWHERE, relay.OURS_NOOP_TUNED, relay.BARE_NOOP),
-    "relay.frames.aio_pika": Ratio("relay", _TO_RABBITMQ, relay.BY_HAND, relay.AIO_PIKA),
-    "relay.latency.p50": Latency("relay", "commit to consumer", "p50"),
-    "relay.latency.p99": Latency("relay", "commit to consumer", "p99"),
+    "relay.nowhere.bare": Ratio(
+        "relay", cases.TO_NOWHERE, cases.outrider_to("nowhere"), cases.BARE_NOOP
+    ),
+    "relay.nowhere.tuned.bare": Ratio(
+        "relay", cases.TO_NOWHERE, cases.outrider_tuned("nowhere"), cases.BARE_NOOP
+    ),
+    "relay.frames.aio_pika": Ratio("relay", cases.TO_RABBITMQ, cases.FRAMES, cases.AIO_PIKA),
+    "relay.latency.p50": Latency("relay", cases.COMMIT_TO_CONSUMER, "p50"),
+    "relay.latency.p99": Latency("relay", cases.COMMIT_TO_CONSUMER, "p99"),
     **_relay_to(
         "kafka",
         "to Kafka",
-        (kafka.OURS, kafka.OURS_TUNED),
-        {"bare": kafka.CEILING, "client": kafka.SEND},
+        "Kafka",
+        {"bare": cases.BARE_KAFKA, "client": cases.AIOKAFKA_SEND},
     ),
     **_relay_to(
         "nats",
         "to NATS",
-        (jetstream.OURS, jetstream.OURS_TUNED),
-        {"bare": jetstream.CEILING, "client": jetstream.RAW},
+        "NATS",
+        {"bare": cases.BARE_NATS, "client": cases.NATS_PIPELINED},
     ),
     **_relay_to(
         "redis",
         "to Redis, appendfsync always",
-        (redis_streams.OURS, redis_streams.OURS_TUNED),
-        {"bare": redis_streams.CEILING, "client": redis_streams.PIPELINE},
+        "Redis",
+        {"bare": cases.BARE_REDIS, "client": cases.REDIS_PIPELINE},
     ),
-    "consume.rate": Rate("consume", "from rabbitmq", consume.OURS_ALONE),
-    "consume.client": Ratio("consume", "from rabbitmq", consume.OURS_ALONE, consume.RAW),
-    "consume.inbox.rate": Rate("consume", "from rabbitmq", consume.OURS),
-    "consume.inbox.by_hand": Ratio("consume", "from rabbitmq", consume.OURS, consume.BY_HAND),
-    "peers.rabbitmq.default": _peer(_TO_RABBITMQ, "default"),
-    "peers.rabbitmq.tuned": _peer(_TO_RABBITMQ, "tuned"),
-    "peers.nowhere.default": _peer(_TO_NOWHERE, "default"),
-    "peers.nowhere.tuned": _peer(_TO_NOWHERE, "tuned"),
-    "big_table": Ratio("big_table", big_table.TABLE, big_table.FULL, big_table.EMPTY),
-    "scaling.two": Ratio("scaling", scaling.TABLE, scaling.name_of(2), scaling.name_of(1)),
-    "scaling.four": Ratio("scaling", scaling.TABLE, scaling.name_of(4), scaling.name_of(1)),
-    "drain": Ratio("drain", _TO_NOWHERE, "last quarter", "first quarter"),
-    "drain.memory": MemoryGrowth("drain", _TO_NOWHERE),
-    "horizon": Ratio("horizon", "last quarter", horizon.PINNED, horizon.FREE),
+    "consume.rate": Rate("consume", "from rabbitmq", cases.CONSUMER),
+    "consume.client": Ratio("consume", "from rabbitmq", cases.CONSUMER, cases.RAW_CLIENT),
+    "consume.inbox.rate": Rate("consume", "from rabbitmq", cases.CONSUMER_WITH_INBOX),
+    "consume.inbox.by_hand": Ratio(
+        "consume", "from rabbitmq", cases.CONSUMER_WITH_INBOX, cases.INBOX_BY_HAND
+    ),
+    "peers.rabbitmq.default": _peer(cases.TO_RABBITMQ, "default"),
+    "peers.rabbitmq.tuned": _peer(cases.TO_RABBITMQ, "tuned"),
+    "peers.nowhere.default": _peer(cases.TO_NOWHERE, "default"),
+    "peers.nowhere.tuned": _peer(cases.TO_NOWHERE, "tuned"),
+    "big_table": Ratio(
+        "big_table", cases.BIG_TABLE, cases.filled_table(5_000_000, 1_000_000), cases.EMPTY_TABLE
+    ),
+    "scaling.two": Ratio("scaling", cases.SLOW_BROKER, cases.relays(2), cases.relays(1)),
+    "scaling.four": Ratio("scaling", cases.SLOW_BROKER, cases.relays(4), cases.relays(1)),
+    "drain": Ratio("drain", cases.TO_NOWHERE, cases.LAST_QUARTER, cases.FIRST_QUARTER),
+    "drain.memory": MemoryGrowth("drain", cases.TO_NOWHERE),
+    "horizon": Ratio("horizon", cases.LAST_QUARTER, cases.PINNED, cases.FREE),
     "codec": Range(
-        tuple(Ratio("codec", title, codec.OURS, codec.ONE_LINER) for title in codec.ENCODING)
+        tuple(
+            Ratio("codec", title, cases.SERIALIZE, cases.JSON_ONE_LINER)
+            for title in (cases.SMALL_EVENT, cases.LARGE_EVENT)
+        )
     ),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.cases import FREE, LAST_QUARTER, PINNED
 from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
@@ -25,7 +26,6 @@ STEP = 1.0
 """Seconds between two lots of events, in each database."""
 LOT = 2_000
 LOT_TIMEOUT_S = 60.0
-FREE, PINNED = "free", "horizon pinned"
 
 _PIN = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 _DEAD = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'outbox'"
@@ -114,7 +114,7 @@ def run(
         }
         found = asyncio.run(measure(urls, seconds, lot))
     tables = {
-        "last quarter": rows_of(_last_quarter(found["rates"]), [FREE]),
+        LAST_QUARTER: rows_of(_last_quarter(found["rates"]), [FREE]),
         "all of it": rows_of(found["rates"], [FREE]),
     }
     for title, rows in tables.items():

@@ -12,6 +12,7 @@ from uuid import uuid4
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from bench.cases import BARE_NATS, NATS_PIPELINED, outrider_to, outrider_tuned
 from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
@@ -25,10 +26,8 @@ SUBJECT = "bench"
 
 ONE_BY_ONE = "one by one, no database"
 ASYNC = "publish_async, no database"
-RAW = "pipelined, no database"
-CEILING = "bare claim, publish, settle"
-OURS = "outrider to NATS"
-OURS_TUNED = "outrider to NATS, batches of 1,000"
+OURS = outrider_to("NATS")
+OURS_TUNED = outrider_tuned("NATS")
 
 Message = tuple[str, str, str, bytes]
 
@@ -137,14 +136,14 @@ async def _run(bench: NatsBench, rounds: int) -> list[Row]:
     cases: dict[str, Callable[[], Awaitable[float]]] = {
         ONE_BY_ONE: lambda: bench.alone("publish_one_by_one", bench.few),
         ASYNC: lambda: bench.alone("publish_async", bench.count),
-        RAW: lambda: bench.alone("publish", bench.count),
-        CEILING: bench.ceiling,
+        NATS_PIPELINED: lambda: bench.alone("publish", bench.count),
+        BARE_NATS: bench.ceiling,
         OURS_TUNED: lambda: bench.ours(TUNED),
         OURS: lambda: bench.ours(DEFAULT),
     }
     async with aclosing(bench):
         rates = await in_turn(cases, rounds=rounds, before=bench.purge)
-    return rows_of(rates, [CEILING, RAW])
+    return rows_of(rates, [BARE_NATS, NATS_PIPELINED])
 
 
 def run(

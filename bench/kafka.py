@@ -11,6 +11,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import DefaultPartitioner
 
+from bench.cases import AIOKAFKA_SEND, BARE_KAFKA, outrider_to, outrider_tuned
 from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD, events
@@ -22,12 +23,10 @@ from outrider.testing.services import Services
 TOPIC = "bench_relay"
 PARTITIONS = 4
 
-SEND = "aiokafka send, no database"
 SEND_BATCH = "send_batch, no database"
 PUBLISHER = "publisher, no database"
-CEILING = "bare claim, send, settle"
-OURS = "outrider to Kafka"
-OURS_TUNED = "outrider to Kafka, batches of 1,000"
+OURS = outrider_to("Kafka")
+OURS_TUNED = outrider_tuned("Kafka")
 
 Message = tuple[bytes, bytes, list[tuple[str, bytes]]]
 
@@ -128,15 +127,15 @@ async def _run(bench: KafkaBench, rounds: int) -> list[Row]:
     async with bench.publisher():
         pass  # opening it creates the topic
     cases: dict[str, Callable[[], Awaitable[float]]] = {
-        SEND: lambda: bench.raw(send),
+        AIOKAFKA_SEND: lambda: bench.raw(send),
         SEND_BATCH: lambda: bench.raw(send_batch),
         PUBLISHER: bench.alone,
-        CEILING: bench.ceiling,
+        BARE_KAFKA: bench.ceiling,
         OURS_TUNED: lambda: bench.ours(TUNED),
         OURS: lambda: bench.ours(DEFAULT),
     }
     async with aclosing(bench):
-        return rows_of(await in_turn(cases, rounds=rounds), [SEND, CEILING])
+        return rows_of(await in_turn(cases, rounds=rounds), [AIOKAFKA_SEND, BARE_KAFKA])
 
 
 def run(

@@ -38,6 +38,15 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from bench.cases import (
+    ALONE,
+    ASYNC_POSTGRES,
+    BY_HAND,
+    NOTIFY_INSIDE,
+    ONE_EVENT,
+    ONE_EVENT_NO_WAKE_UP,
+    TEN_EVENTS,
+)
 from bench.measure import Row, interleave, rows_of, save, show
 from outrider import DomainEvent, Outbox, OutboxNames, OutboxTables
 from outrider.testing.services import Services
@@ -153,25 +162,19 @@ class Case:
                 self.outbox.record(session, *[shipped(order) for _ in range(self.events)])
 
 
-ALONE, BY_HAND = "business alone", "INSERT by hand"
-# The outbox with its default settings, which wake relays up after the commit.
-ONE, TEN = "one event", "ten events"
-ONE_NO_WAKE_UP = "one event, no wake-up"
-ASYNC_POSTGRES = "PostgreSQL, AsyncSession, asyncpg"
-NOTIFY_INSIDE = "by hand, NOTIFY inside"
 CASES = {
     ALONE: Case(statements=(business,)),
     BY_HAND: Case(statements=(business, by_hand)),
-    ONE: Case(statements=(business,), events=1),
-    ONE_NO_WAKE_UP: Case(statements=(business,), events=1, outbox=NO_WAKE_UP),
-    TEN: Case(statements=(business,), events=10),
+    ONE_EVENT: Case(statements=(business,), events=1),
+    ONE_EVENT_NO_WAKE_UP: Case(statements=(business,), events=1, outbox=NO_WAKE_UP),
+    TEN_EVENTS: Case(statements=(business,), events=10),
     NOTIFY_INSIDE: Case(statements=(business, by_hand, notify)),
 }
 IN_SQLITE = {
     ALONE: CASES[ALONE],
     BY_HAND: Case(statements=(business, by_hand_in_sqlite)),
-    ONE: CASES[ONE],
-    TEN: CASES[TEN],
+    ONE_EVENT: CASES[ONE_EVENT],
+    TEN_EVENTS: CASES[TEN_EVENTS],
 }
 
 

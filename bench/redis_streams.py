@@ -12,6 +12,7 @@ from hiredis import pack_command
 from redis.asyncio import Connection, Redis
 from redis.asyncio.connection import parse_url
 
+from bench.cases import BARE_REDIS, REDIS_PIPELINE, outrider_to, outrider_tuned
 from bench.databases import outbox_on
 from bench.measure import Row, in_turn, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, events
@@ -22,13 +23,11 @@ from outrider.testing.services import Services
 
 STREAM = "bench"
 
-PIPELINE = "redis-py pipeline, no database"
 PACKED = "packed by hand, no database"
 BARE_PIPELINE = "bare claim, pipeline, settle"
-CEILING = "bare claim, packed, settle"
 OURS_ALONE = "RedisPublisher, no database"
-OURS = "outrider to Redis"
-OURS_TUNED = "outrider to Redis, batches of 1,000"
+OURS = outrider_to("Redis")
+OURS_TUNED = outrider_tuned("Redis")
 
 Event = tuple[str, str, str, bytes]
 """Its id, its aggregate's id, its time and its payload."""
@@ -123,11 +122,11 @@ def _event(row: Any) -> Event:
 
 async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
     cases: dict[str, Callable[[], Awaitable[float]]] = {
-        PIPELINE: bench.with_pipeline,
+        REDIS_PIPELINE: bench.with_pipeline,
         PACKED: bench.with_packed,
         OURS_ALONE: bench.ours_alone,
         BARE_PIPELINE: bench.bare_pipeline,
-        CEILING: bench.ceiling,
+        BARE_REDIS: bench.ceiling,
         OURS_TUNED: lambda: bench.ours(TUNED),
         OURS: lambda: bench.ours(DEFAULT),
     }
@@ -136,7 +135,7 @@ async def throughput(bench: RedisBench, fsync: str, rounds: int) -> list[Row]:
         await client.config_set("appendfsync", fsync)
         rates = await in_turn(cases, rounds=rounds, before=lambda: client.delete(STREAM))
         await client.config_set("appendfsync", before["appendfsync"])
-    return rows_of(rates, [PIPELINE, BARE_PIPELINE, CEILING])
+    return rows_of(rates, [REDIS_PIPELINE, BARE_PIPELINE, BARE_REDIS])
 
 
 async def _run(bench: RedisBench, rounds: int) -> dict[str, list[Row]]:

@@ -13,6 +13,18 @@ import aio_pika
 import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.cases import (
+    AIO_PIKA,
+    BARE_FRAMES,
+    BARE_NOOP,
+    COMMIT_TO_CONSUMER,
+    FRAMES,
+    ONE_BY_ONE,
+    TO_NOWHERE,
+    TO_RABBITMQ,
+    outrider_to,
+    outrider_tuned,
+)
 from bench.databases import for_engine, outbox_on
 from bench.latency import latency, percentiles
 from bench.measure import Row, in_turn, rows_of, save, show
@@ -35,15 +47,10 @@ BATCH = 1_000
 """The batch size of the bare loops, and of the relay where it is tuned."""
 EXCHANGE = "bench_relay"
 
-ONE_BY_ONE = "claim 100, one by one"
-AIO_PIKA = "aio-pika, no database"
-CEILING = "bare claim, frames, settle"
-BY_HAND = "frames by hand, no database"
-OURS = "outrider to RabbitMQ"
-OURS_TUNED = "outrider to RabbitMQ, batches of 1,000"
-BARE_NOOP = "bare claim, settle"
-OURS_NOOP = "outrider to nowhere"
-OURS_NOOP_TUNED = "outrider to nowhere, batches of 1,000"
+OURS = outrider_to("RabbitMQ")
+OURS_TUNED = outrider_tuned("RabbitMQ")
+OURS_NOOP = outrider_to("nowhere")
+OURS_NOOP_TUNED = outrider_tuned("nowhere")
 
 DEFAULT, TUNED = RelayConfig(), RelayConfig(batch_size=BATCH)
 
@@ -185,8 +192,8 @@ async def throughput(bench: Bench, rounds: int) -> tuple[list[Row], list[Row]]:
     broker: dict[str, Callable[[], Awaitable[float]]] = {
         ONE_BY_ONE: bench.one_by_one,
         AIO_PIKA: lambda: with_aio_pika(bench.url, EXCHANGE, bench.few),
-        CEILING: bench.ceiling,
-        BY_HAND: lambda: by_hand(bench.url, EXCHANGE, bench.count),
+        BARE_FRAMES: bench.ceiling,
+        FRAMES: lambda: by_hand(bench.url, EXCHANGE, bench.count),
         OURS_TUNED: lambda: bench.to_rabbitmq(TUNED),
         OURS: lambda: bench.to_rabbitmq(DEFAULT),
     }
@@ -199,7 +206,7 @@ async def throughput(bench: Bench, rounds: int) -> tuple[list[Row], list[Row]]:
     before = partial(emptied, bench.url, EXCHANGE)
     rates = await in_turn(broker | nowhere, rounds=rounds, before=before)
     return (
-        rows_of({name: rates[name] for name in broker}, [CEILING, ONE_BY_ONE]),
+        rows_of({name: rates[name] for name in broker}, [BARE_FRAMES, ONE_BY_ONE]),
         rows_of({name: rates[name] for name in nowhere}, [BARE_NOOP]),
     )
 
@@ -212,9 +219,9 @@ async def _run(database: str, amqp: str, rounds: int, count: int, events: int) -
         await bench.fill(0)
     ours, raw = await latency(database, amqp, EXCHANGE, events, rate=200)
     return {
-        "tables": {"to RabbitMQ": broker, "to nowhere": nowhere},
+        "tables": {TO_RABBITMQ: broker, TO_NOWHERE: nowhere},
         "latency": {
-            "commit to consumer": percentiles(ours),
+            COMMIT_TO_CONSUMER: percentiles(ours),
             "publish and confirm alone": percentiles(raw),
         },
     }

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench.cases import SLOW_BROKER
+from bench.cases import relays as relays_case
 from bench.databases import for_engine, outbox_database
 from bench.measure import Row, rows_of, save, show
 from bench.rabbitmq_raw import AGGREGATES, EVENT_TYPE, PAYLOAD
@@ -19,7 +21,6 @@ from bench.relay import FILL, Nowhere
 from outrider import EventEnvelope, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services import Services
 
-TABLE = "slow broker"
 RELAYS = (1, 2, 4)
 CONFIG = RelayConfig()
 DELAY = 0.05
@@ -100,18 +101,18 @@ def run(
     numbers: Sequence[int] = RELAYS,
     services: Services | None = None,
 ) -> dict[str, list[Row]]:
-    rates: dict[str, list[float]] = {name_of(number): [] for number in numbers}
+    rates: dict[str, list[float]] = {relays_case(number): [] for number in numbers}
     with ExitStack() as stack:
         server = (services or stack.enter_context(Services())).postgres.url
         url = stack.enter_context(outbox_database(server, "bench_scaling"))
         for _ in range(rounds):
             for number in numbers:
                 with relays(url, number):
-                    rates[name_of(number)].append(asyncio.run(drained(url, number, count)))
-    tables = {TABLE: rows_of(rates, [name_of(numbers[0])])}
+                    rates[relays_case(number)].append(asyncio.run(drained(url, number, count)))
+    tables = {SLOW_BROKER: rows_of(rates, [relays_case(numbers[0])])}
     show(
         f"relays to a broker that takes {DELAY:g} s for a batch of {CONFIG.batch_size}",
-        tables[TABLE],
+        tables[SLOW_BROKER],
     )
     save(
         "scaling",
@@ -119,7 +120,3 @@ def run(
         {"rounds": rounds, "count": count, "batch": CONFIG.batch_size, "delay": DELAY},
     )
     return tables
-
-
-def name_of(number: int) -> str:
-    return f"{number} relay{'s' if number > 1 else ''}"

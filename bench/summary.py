@@ -16,11 +16,14 @@ class Line:
     beside: str
     figures: str
 
+    @property
+    def part(self) -> str:
+        return FIGURES[NAME.findall(self.figures)[0]].part
+
     def cells(self) -> list[str]:
-        part = FIGURES[NAME.findall(self.figures)[0]].part
-        full = "OUTRIDER_FULL=1 " if part in ("drain", "horizon") else ""
+        full = "OUTRIDER_FULL=1 " if self.part in ("drain", "horizon") else ""
         own = [filled(cell) for cell in (self.what, self.beside, self.figures)]
-        return [*own, f"`{full}make bench PART={part}`"]
+        return [*own, f"`{full}make bench PART={self.part}`"]
 
 
 _BARE = "a bare claim-send-settle loop, without order, outcomes or deadlines"
@@ -32,21 +35,37 @@ TABLES: dict[str, tuple[Line, ...]] = {
             "the same with an outbox row inserted by hand",
             "{producer.one_event.by_hand}",
         ),
-        Line("", "the business INSERT alone", "{producer.one_event.alone}"),
         Line(
-            "the same with `Outbox(wake_up=False)`",
+            "transaction with one event", "the business INSERT alone", "{producer.one_event.alone}"
+        ),
+        Line(
+            "transaction with one event, `Outbox(wake_up=False)`",
             "INSERT by hand; business INSERT alone",
             "{producer.no_wake_up.by_hand}; {producer.no_wake_up.alone}",
         ),
-        Line("relay to RabbitMQ, {relay.rate} events/s", _BARE, "{relay.bare}"),
-        Line("", "claim 100, publish one by one, update one by one", "{relay.one_by_one}"),
         Line(
-            "the same in batches of 1,000, {relay.tuned.rate} events/s",
+            "transaction with ten events",
+            "the business INSERT alone",
+            "{producer.ten_events.alone}",
+        ),
+        Line(
+            "outbox row by hand, NOTIFY inside the transaction",
+            "the business INSERT alone",
+            "{producer.notify_inside.alone}",
+        ),
+        Line("relay to RabbitMQ, {relay.rate} events/s", _BARE, "{relay.bare}"),
+        Line(
+            "relay to RabbitMQ",
+            "claim 100, publish one by one, update one by one",
+            "{relay.one_by_one}",
+        ),
+        Line(
+            "relay to RabbitMQ, batches of 1,000, {relay.tuned.rate} events/s",
             "the bare loop; one by one",
             "{relay.tuned.bare}; {relay.tuned.one_by_one}",
         ),
         Line(
-            "relay to nowhere; in batches of 1,000",
+            "relay to nowhere; with batches of 1,000",
             "a bare claim-and-settle loop",
             "{relay.nowhere.bare}; {relay.nowhere.tuned.bare}",
         ),
@@ -55,7 +74,11 @@ TABLES: dict[str, tuple[Line, ...]] = {
             "txoutbox, the fastest peer that keeps order, both with default settings",
             "{peers.rabbitmq.default}, {peers.nowhere.default}",
         ),
-        Line("", "both tuned", "{peers.rabbitmq.tuned}, {peers.nowhere.tuned}"),
+        Line(
+            "relay to RabbitMQ, to nowhere",
+            "txoutbox, both tuned",
+            "{peers.rabbitmq.tuned}, {peers.nowhere.tuned}",
+        ),
         Line(
             "relay to Kafka",
             "`send` of aiokafka without a database; a bare loop",
@@ -119,12 +142,8 @@ TABLES: dict[str, tuple[Line, ...]] = {
         Line("event to JSON", "`json.dumps(asdict(event), default=str)`", "{codec}"),
     ),
 }
-TABLES["headline"] = tuple(
-    line
-    for line in TABLES["summary"]
-    if FIGURES[NAME.findall(line.figures)[0]].part
-    in ("producer", "relay", "peers", "scaling", "big_table", "consume")
-)
+_SHORT = ("producer", "relay", "peers", "scaling", "big_table", "consume")
+TABLES["headline"] = tuple(line for line in TABLES["summary"] if line.part in _SHORT)
 
 
 def table(name: str) -> list[list[str]]:

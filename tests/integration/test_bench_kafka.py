@@ -19,5 +19,5 @@ def test_kafka_benchmark_compares_side_by_side(
 
     ours = tables["to Kafka"][-1]
     assert ours.case == kafka.OURS
-    assert set(ours.ratios) == {kafka.SEND, kafka.CEILING}
+    assert set(ours.ratios) == {kafka.AIOKAFKA_SEND, kafka.BARE_KAFKA}
     assert (tmp_path / "kafka.json").exists()

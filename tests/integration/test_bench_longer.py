@@ -21,8 +21,8 @@ def test_consuming_is_compared_with_the_raw_client(services: Services) -> None:
     tables = consume.run(rounds=1, count=64, brokers=["redis"], services=services)
 
     ours = tables["from redis"][-1]
-    assert ours.case == consume.OURS
-    assert set(ours.ratios) == {consume.RAW, consume.BY_HAND}
+    assert ours.case == consume.CONSUMER_WITH_INBOX
+    assert set(ours.ratios) == {consume.RAW_CLIENT, consume.INBOX_BY_HAND}
 
 
 def test_relays_at_a_slow_broker_are_compared_with_one(services: Services) -> None:

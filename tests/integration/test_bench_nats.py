@@ -19,5 +19,5 @@ def test_nats_benchmark_compares_side_by_side(
 
     ours = tables["to NATS"][-1]
     assert ours.case == jetstream.OURS
-    assert set(ours.ratios) == {jetstream.CEILING, jetstream.RAW}
+    assert set(ours.ratios) == {jetstream.BARE_NATS, jetstream.NATS_PIPELINED}
     assert (tmp_path / "nats.json").exists()

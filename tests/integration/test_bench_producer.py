@@ -27,6 +27,6 @@ def test_producer_benchmark_compares_side_by_side(
     report = json.loads((tmp_path / "producer.json").read_text())
     assert set(report["tables"]) == set(tables)
     notifications = report["settings"]["notifications"]
-    assert notifications[producer.ONE] > 0, "the headline is measured with default settings"
+    assert notifications[producer.ONE_EVENT] > 0, "the headline is measured with default settings"
     assert notifications[producer.NOTIFY_INSIDE] > 0
-    assert notifications[producer.ONE_NO_WAKE_UP] == 0
+    assert notifications[producer.ONE_EVENT_NO_WAKE_UP] == 0

@@ -20,5 +20,5 @@ def test_redis_benchmark_compares_side_by_side(
     assert len(tables) == 2
     for rows in tables.values():
         assert rows[-1].case == redis_streams.OURS
-        assert redis_streams.CEILING in rows[-1].ratios
+        assert redis_streams.BARE_REDIS in rows[-1].ratios
     assert (tmp_path / "redis.json").exists()

@@ -1,4 +1,4 @@
-"""A short form of the benchmarks: they run, and compare what they say they compare."""
+"""Benchmarks in short form, and pages that quote what the benchmarks have recorded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from bench import codec, drain, measure, peers, report
 from bench.__main__ import PARTS, main
+from bench.figures import FIGURES, Figure, NotRecorded, Rate, Ratio, report_of
 
 
 def test_codec_benchmark_compares_side_by_side(
@@ -91,10 +92,86 @@ def test_report_fills_its_blocks_and_leaves_the_rest(
         ET.fromstring((tmp_path / "images" / name).read_text())  # noqa: S314 - our own
 
 
-def test_page_shows_the_recorded_results(tmp_path: Path) -> None:
-    page = (report.DOCS / report.PAGE).read_text()
+@pytest.mark.parametrize(
+    "path", report.PAGES, ids=lambda path: path.relative_to(report.ROOT).as_posix()
+)
+def test_page_shows_the_recorded_results(path: Path, tmp_path: Path) -> None:
+    page = path.read_text()
 
     assert report.fill(page, tmp_path) == page, "run `make plots`"
+
+
+def test_page_that_is_behind_the_results_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("p50 <!-- figure: relay.latency.p50 -->99.9<!-- /figure --> ms\n")
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setattr(report, "PAGES", [page])
+
+    assert report.main(["--check"]) == 1
+    assert "page.md is behind" in capsys.readouterr().out
+    assert "99.9" in page.read_text()
+
+    assert report.main([]) == 0
+    assert "99.9" not in page.read_text()
+    assert report.main(["--check"]) == 0
+
+
+def test_figure_without_a_name_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="relay.speed"):
+        report.fill("<!-- figure: relay.speed -->1<!-- /figure -->", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", report.PAGES, ids=lambda path: path.relative_to(report.ROOT).as_posix()
+)
+def test_measured_figures_are_not_typed_by_hand(path: Path) -> None:
+    typed = re.sub(r"<!-- (bench|figures): .*?<!-- end -->", "", path.read_text(), flags=re.DOTALL)
+    typed = re.sub(r"<!-- figure: .*?<!-- /figure -->", "", typed)
+    typed = re.sub(r"```.*?```|`[^`]*`|\[[^\]]*\]\([^)]*\)", "", typed, flags=re.DOTALL)
+
+    assert re.findall(r"p(?:50|99)\s+[\d.]+|[\d,]+ events/s\b|\bratio \d", typed) == []
+
+
+def test_figures_are_recorded() -> None:
+    """Only relays with default settings to Kafka, NATS and Redis may wait for their first run."""
+    missing = [name for name, figure in FIGURES.items() if not recorded(figure)]
+
+    assert [name for name in missing if name.split(".")[0] not in ("kafka", "nats", "redis")] == []
+    assert [name for name in missing if "tuned" in name] == []
+
+
+def recorded(figure: Figure) -> bool:
+    try:
+        return bool(figure.text())
+    except NotRecorded:
+        return False
+
+
+def test_figures_quote_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    rows = measure.rows_of({"by hand": [4.0], "outrider": [1_234.0]}, beside=["by hand"])
+    measure.save("here", {"a table": rows}, {})
+
+    assert Rate("here", "a table", "outrider").text() == "1,200"
+    assert Ratio("here", "a table", "outrider", "by hand").text() == "308.5"
+    assert Ratio("here", "a table", "by hand", "outrider").text() == "0.00"
+    with pytest.raises(NotRecorded, match="PART=here"):
+        Rate("here", "a table", "somebody else").text()
+
+
+def test_peer_that_pages_name_is_the_fastest_that_keeps_order() -> None:
+    found = report_of("peers")
+    order = found["settings"]["order"]
+    safe = [name for name, seen in order.items() if seen["late"] == seen["lost"] == 0]
+    libraries = {name.partition(",")[0] for name in safe} - {"outrider"}
+    libraries = {name for name in libraries if {f"{name}, tuned", f"{name}, default"} <= {*safe}}
+
+    for rows in found["tables"].values():
+        rates = {row["case"]: row["per_second"] for row in rows}
+        fastest = max(libraries, key=lambda name: rates[f"{name}, tuned"])
+        assert fastest == "txoutbox"
 
 
 def test_every_part_is_on_the_page() -> None:

@@ -36,12 +36,11 @@ def excerpt(block: Block) -> None:
 
 def check_names(line: str) -> bool:
     """Whether this is a command that installs, or runs for minutes; what it names must exist."""
-    words = shlex.split(line, comments=True)
-    if words[:1] == ["make"]:
-        _make(words[1:])
-    elif words[:2] == ["pip", "install"]:
+    if line.startswith("make "):
+        _make(shlex.split(line, comments=True)[1:])
+    elif line.startswith("pip install "):
         _pip(line)
-    return words[:1] in (["make"], ["pip"])
+    return line.startswith(("make ", "pip "))
 
 
 def _python(code: str) -> None:

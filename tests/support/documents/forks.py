@@ -21,7 +21,10 @@ _SPECIAL = set("|&;<>$`")
 
 def can_run(line: str) -> bool:
     """Whether the line needs no shell: an empty one, an export, outrider, or a Python program."""
-    words = shlex.split(line, comments=True)
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that ends in a later line
+        return False
     plain = not _SPECIAL.intersection("".join(words))
     return plain and words[:1] in ([], ["export"], ["outrider"], ["python"]) and "-m" not in words
 
