@@ -45,7 +45,7 @@ def test_page_whose_blocks_rely_on_each_other_is_played_in_order(tmp_path: Path)
 def test_excerpt_repeats_lines_of_the_program_below_it(tmp_path: Path) -> None:
     play(
         tmp_path,
-        f"{blocks.EXCERPT}\n```python\na = 1\n…\nb = a\n```\n\n"
+        f"{blocks.EXCERPT}\n```python\na = 1\n...\nb = a\n```\n\n"
         "```python\nif True:\n    a = 1\n    c = 2\n    b = a\n```\n",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -28,10 +29,11 @@ def parse(block: Block, code: str) -> None:
 
 
 def excerpt(block: Block) -> None:
-    """Every line stands in the programs that follow, in this order; … stands for lines left out."""
+    """Every line is in the programs that follow, in this order; `...` stands for other lines."""
+    parse(block, block.code)
     lines = iter([line.strip() for line in block.source.splitlines()])
     for line in filter(None, (line.strip() for line in block.code.splitlines())):
-        assert line == "…" or line in lines, f"{block}: {line!r} is not in the program below, here"
+        assert line == "..." or line in lines, f"{block}: {line!r} is not in the program below"
 
 
 def check_names(line: str) -> bool:
@@ -44,7 +46,7 @@ def check_names(line: str) -> bool:
 
 
 def _python(code: str) -> None:
-    compile(code, "block", "exec")
+    ast.parse(code)
 
 
 def _make(words: list[str]) -> None:
