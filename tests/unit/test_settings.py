@@ -207,7 +207,9 @@ def test_value_out_of_range_is_refused_by_the_name_that_set_it(
     assert "canary" not in str(by_flag.value)
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "9" * 5000, "soon", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["nan", "inf", "-inf", "1e300", "9e12", str(2**63), "9" * 5000, "soon", "1 2"]
+)
 @pytest.mark.parametrize(
     "name", [s.name for s in SETTINGS.values() if s.kind.name not in ("TEXT", "URL")]
 )
