@@ -79,7 +79,7 @@ async def test_every_screen_is_reached_by_clicks(database: AsyncEngine) -> None:
         await expect(page.get_by_role("region", name="Neighbours")).to_contain_text("order.paid")
         await page.locator("#caused").get_by_role("link", name="invoice.made").first.click()
         await heading(page, "invoice.made")
-        await expect(page.locator("#caused")).to_contain_text("What led to it")
+        await expect(page.locator("#caused")).to_contain_text("Caused by")
 
 
 async def test_failures_are_retried_and_discarded_by_clicks(database: AsyncEngine) -> None:
@@ -100,11 +100,11 @@ async def test_failures_are_retried_and_discarded_by_clicks(database: AsyncEngin
         await page.get_by_role("link", name="Events", exact=True).click()
         await page.get_by_label("Type").fill("mail.*")
         await page.get_by_role("button", name="Search").click()
-        await page.get_by_role("button", name="Discard all that match").click()
+        await page.get_by_role("button", name="Discard all matching").click()
         await heading(page, "Discard 2 events?")
         await page.get_by_role("button", name="Discard 2 events").click()
         await heading(page, "Audit")
-        table = page.get_by_role("region", name="What people did")
+        table = page.get_by_role("region", name="Actions")
         await expect(table.get_by_role("row")).to_have_count(3)
 
     assert await states(database) == {"pending": 6, "discarded": 2}

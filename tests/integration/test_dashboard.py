@@ -280,11 +280,11 @@ async def test_samples_are_taken_only_while_somebody_looks() -> None:
             )
         ]  # fmt: skip
 
-    sampler = Sampler(look, every=0.001, interest=0.2)
+    sampler = Sampler(look, interval_s=0.001, idle_timeout_s=0.2)
     assert not looked.is_set()
 
     async with asyncio.timeout(30):
-        while len((facts := sampler.facts())["pending"]) < 3:  # noqa: ASYNC110
+        while len((facts := sampler.series())["pending"]) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         while sampler.running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

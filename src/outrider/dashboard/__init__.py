@@ -1,6 +1,6 @@
-"""The page: look at the outbox and repair it in a browser, inside your application or alone."""
+"""The dashboard: inspect and repair the outbox in a browser, mounted in an application or alone."""
 
 from outrider.dashboard.app import dashboard
-from outrider.dashboard.guard import Authorize
+from outrider.dashboard.guard import AuthorizeAction
 
-__all__ = ["Authorize", "dashboard"]
+__all__ = ["AuthorizeAction", "dashboard"]

@@ -1,4 +1,4 @@
-"""Retry and discard by filter: the impact is named first, and exactly that is done."""
+"""Retry and discard by filter: asks for confirmation with the number of events first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 
 from outrider.admin.filters import EventFilter
 from outrider.admin.repair import OutboxRepair
-from outrider.dashboard.guard import CHANGING
-from outrider.dashboard.responses import Answer, Problem
+from outrider.dashboard.guard import CHANGING_ACTIONS
+from outrider.dashboard.responses import HttpError, ScreenResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from outrider.dashboard.guard import Access
     from outrider.store.schema.tables import OutboxTables
 
-_LONGEST: Final = 64 * 1024
-_NAME: Final = 200
+_MAX_FORM_BYTES: Final = 64 * 1024
+_MAX_NAME_CHARS: Final = 200
 
 
 class Actions:
@@ -36,33 +36,33 @@ class Actions:
         self._access = access
         self._who = who
 
-    async def confirm(self, request: Request) -> Answer:
+    async def confirm(self, request: Request) -> ScreenResult:
         verb = await self._verb(request)
         wanted = EventFilter.parse(request.query_params)
         events = await self._repair(request).count(verb, wanted)
-        facts = {"action": verb, "filter": wanted.texts(), "events": events}
-        return Answer(template="action.html", facts=facts)
+        data = {"action": verb, "filter": wanted.texts(), "events": events}
+        return ScreenResult(template="action.html", data=data)
 
-    async def do(self, request: Request) -> Answer:
+    async def execute(self, request: Request) -> ScreenResult:
         verb = await self._verb(request)
         form = await _form(request)
         wanted = EventFilter.parse(form)
         expected = form.get("expected", "")
         if not (expected.isascii() and expected.isdigit() and len(expected) < 19):
-            raise Problem(400, "expected: say how many events you mean.")
+            raise HttpError(400, "expected: give the number of events to change.")
         changed = await getattr(self._repair(request), verb)(wanted, expected=int(expected))
-        return Answer(template="", facts={verb: changed}, goto="/audit")
+        return ScreenResult(template="", data={verb: changed}, redirect_to="/audit")
 
     async def _verb(self, request: Request) -> str:
         verb = str(request.path_params["verb"])
-        if verb not in CHANGING:
-            raise Problem(404, "There is no such action.")
-        if not await self._access.may(request, verb):
-            raise Problem(403, "This is not allowed here.")
+        if verb not in CHANGING_ACTIONS:
+            raise HttpError(404, "There is no such action.")
+        if not await self._access.allows(request, verb):
+            raise HttpError(403, "You are not allowed to do this.")
         return verb
 
     def _repair(self, request: Request) -> OutboxRepair:
-        name = "".join(c for c in self._who(request) if c.isprintable())[:_NAME]
+        name = "".join(c for c in self._who(request) if c.isprintable())[:_MAX_NAME_CHARS]
         return OutboxRepair(self._engine, self._tables, who=name)
 
 
@@ -70,9 +70,9 @@ async def _form(request: Request) -> dict[str, str]:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > _LONGEST:
-            raise Problem(413, "This is too much.")
+        if len(body) > _MAX_FORM_BYTES:
+            raise HttpError(413, "The form is too large.")
     try:
         return dict(parse_qsl(body.decode(), max_num_fields=50))
     except ValueError:
-        raise Problem(400, "A form is wanted.") from None
+        raise HttpError(400, "The request body is not a form.") from None

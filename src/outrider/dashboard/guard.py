@@ -1,4 +1,4 @@
-"""Who may do what: one question for every request, and no request that another site sends."""
+"""Access control: authorizes every request, and refuses cross-site requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from starlette.responses import PlainTextResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Authorize = Callable[[Request, str], bool | Awaitable[bool]]
-"""Asked with the request and `look`, `payload`, `retry` or `discard`."""
+AuthorizeAction = Callable[[Request, str], bool | Awaitable[bool]]
+"""Called with the request and the action: `look`, `payload`, `retry` or `discard`."""
 
-CHANGING: Final = ("retry", "discard")
+CHANGING_ACTIONS: Final = ("retry", "discard")
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -30,8 +30,8 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_PROXIED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-_NOT_LOCAL: Final = "No access. Without authorize=… this page answers this machine only.\n"
+_PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_NOT_LOCAL: Final = "No access. Without authorize=… only this machine may open this page.\n"
 
 
 def is_loopback(host: str | None) -> bool:
@@ -42,24 +42,26 @@ def is_loopback(host: str | None) -> bool:
 
 
 def only_local(request: Request, _action: str) -> bool:
-    """A browser on this machine that asked for this machine, with nobody in between.
+    """Allows requests from this machine, without a proxy, to a host name of this machine.
 
-    The name matters as well: a foreign name that leads here is another site's trick.
+    The Host header is checked against DNS rebinding: another site's name may resolve to 127.0.0.1.
     """
-    asked = is_loopback(_split(f"//{request.headers.get('host', '')}").hostname)
-    near = request.client is not None and is_loopback(request.client.host)
-    return asked and near and not any(name in request.headers for name in _PROXIED)
+    local_host = is_loopback(_split(f"//{request.headers.get('host', '')}").hostname)
+    local_client = request.client is not None and is_loopback(request.client.host)
+    return (
+        local_host and local_client and not any(name in request.headers for name in _PROXY_HEADERS)
+    )
 
 
 class Access:
-    """The callback, and the read-only mode that stands above it."""
+    """The `authorize` callback, and the read-only mode, which overrides it."""
 
-    def __init__(self, authorize: Authorize, *, read_only: bool) -> None:
+    def __init__(self, authorize: AuthorizeAction, *, read_only: bool) -> None:
         self._authorize = authorize
         self._read_only = read_only
 
-    async def may(self, request: Request, action: str) -> bool:
-        if self._read_only and action in CHANGING:
+    async def allows(self, request: Request, action: str) -> bool:
+        if self._read_only and action in CHANGING_ACTIONS:
             return False
         verdict = self._authorize(request, action)
         return bool(await verdict if inspect.isawaitable(verdict) else verdict)
@@ -70,7 +72,7 @@ class Access:
 
 
 class Guard:
-    """Around every route, files included."""
+    """The middleware around every route, including static files."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -82,7 +84,7 @@ class Guard:
             return
         request = Request(scope, receive)
         app: ASGIApp = self._app
-        if not await self._access.may(request, "look"):
+        if not await self._access.allows(request, "look"):
             app = PlainTextResponse(self._access.hint, 403)
         elif request.method not in ("GET", "HEAD") and not same_origin(request):
             app = PlainTextResponse("Another site sent this request.\n", 403)
@@ -90,7 +92,7 @@ class Guard:
 
 
 def same_origin(request: Request) -> bool:
-    """Browsers say where a request comes from; silence is no proof."""
+    """Whether the browser says that this site sent the request; without any header, False."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
@@ -99,7 +101,7 @@ def same_origin(request: Request) -> bool:
 
 
 def _split(url: str) -> SplitResult:
-    """A header may hold anything; what is no URL names no place."""
+    """Parse an untrusted header; an empty result if it is not a URL."""
     try:
         return urlsplit(url)
     except ValueError:

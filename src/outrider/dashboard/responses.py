@@ -1,4 +1,4 @@
-"""From a screen's facts to an answer: HTML for people, JSON for programs, problems for both."""
+"""Responses: renders the data of a screen as HTML or JSON, and errors likewise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from outrider.admin.filters import STATUSES
 from outrider.admin.repair import CountChanged
-from outrider.dashboard.guard import CHANGING, Access
+from outrider.dashboard.guard import CHANGING_ACTIONS, Access
 from outrider.dashboard.redaction import exact, pretty
 from outrider.errors import ConfigurationError
 
@@ -24,26 +24,34 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-_PATIENCE: Final = 20
-"""Seconds until a screen gives up; the database stops a question after five."""
-_TITLES: Final = {400: "Not understood", 403: "No access", 404: "Not found", 409: "Look again"}
+    from outrider.events.strict_json import JsonObject
+
+_SCREEN_TIMEOUT_S: Final = 20
+"""Longer than the statement timeout of the inspector, since a screen makes several queries."""
+_TITLES: Final = {400: "Bad request", 403: "No access", 404: "Not found", 409: "Changed"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ScreenResult:
+    """The data of a screen, and the template that shows it."""
+
     template: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    goto: str | None = None
-    """Where a browser is sent after a change."""
+    data: JsonObject = field(default_factory=dict)
+    redirect_to: str | None = None
+    """The screen to show after a change."""
 
 
-class Problem(Exception):
+class HttpError(Exception):
+    """A response with this status and a text for the person."""
+
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
 
 
-class Answers:
+class Responder:
+    """Turns the functions of screens into endpoints."""
+
     def __init__(self, access: Access) -> None:
         self._access = access
         self._templates = Environment(
@@ -56,64 +64,62 @@ class Answers:
         self._templates.filters.update(moment=moment, age=age, number=number, pretty=pretty)
         self._templates.globals["statuses"] = STATUSES
 
-    def to(
-        self, screen: Callable[[Request], Awaitable[Answer]], *, as_json: bool = False
+    def respond_with(
+        self, screen: Callable[[Request], Awaitable[ScreenResult]], *, as_json: bool = False
     ) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             json_wanted = as_json or _wants_json(request)
             try:
-                # An action goes on to its end: it works in small steps, each one whole.
-                patience = None if request.method == "POST" else _PATIENCE
-                async with asyncio.timeout(patience):
-                    answer = await screen(request)
-            except (Problem, ConfigurationError, SQLAlchemyError, TimeoutError, OSError) as error:
-                return await self._problem(request, *_status_of(error), as_json=json_wanted)
+                # An action has no timeout: it runs in small steps, each in its own transaction.
+                timeout = None if request.method == "POST" else _SCREEN_TIMEOUT_S
+                async with asyncio.timeout(timeout):
+                    result = await screen(request)
+            except (HttpError, ConfigurationError, SQLAlchemyError, TimeoutError, OSError) as error:
+                return await self._error(request, *_status_of(error), as_json=json_wanted)
             if json_wanted:
-                return JSONResponse(plain(answer.facts))
-            if answer.goto is not None:
-                return RedirectResponse(_base(request) + answer.goto, status_code=303)
-            return await self._html(request, answer.template, answer.facts)
+                return JSONResponse(to_json(result.data))
+            if result.redirect_to is not None:
+                return RedirectResponse(_base(request) + result.redirect_to, status_code=303)
+            return await self._html(request, result.template, result.data)
 
         return respond
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
-        return await self._problem(
+        return await self._error(
             request, 404, "There is no such page.", as_json=_wants_json(request)
         )
 
-    async def _problem(
-        self, request: Request, status: int, text: str, *, as_json: bool
-    ) -> Response:
+    async def _error(self, request: Request, status: int, text: str, *, as_json: bool) -> Response:
         if as_json:
             return JSONResponse({"problem": text}, status)
-        facts = {"title": _TITLES.get(status, "No answer"), "text": text}
-        return await self._html(request, "problem.html", facts, status)
+        data = {"title": _TITLES.get(status, "Unavailable"), "text": text}
+        return await self._html(request, "problem.html", data, status)
 
     async def _html(
-        self, request: Request, template: str, facts: dict[str, Any], status: int = 200
+        self, request: Request, template: str, data: JsonObject, status: int = 200
     ) -> Response:
-        shown = self._templates.get_template(template).render(
-            facts,
+        html = self._templates.get_template(template).render(
+            data,
             base=_base(request),
             screen=template.removesuffix(".html"),
-            may={action: await self._access.may(request, action) for action in CHANGING},
+            may={a: await self._access.allows(request, a) for a in CHANGING_ACTIONS},
         )
-        return HTMLResponse(shown, status)
+        return HTMLResponse(html, status)
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
     match error:
-        case Problem():
+        case HttpError():
             return error.status, str(error)
         case CountChanged():
             return 409, f"Nothing was changed: {error}."
         case ConfigurationError():
             return 400, str(error)
         case TimeoutError():
-            return 503, "This takes too long; narrow the filter."
+            return 503, "The search takes too long; use a narrower filter."
         case _:
-            # What the driver says may hold values.
-            return 503, f"The database gave no answer ({type(error).__name__})."
+            # Without the text of the driver, which may quote values.
+            return 503, f"The database did not answer ({type(error).__name__})."
 
 
 def _base(request: Request) -> str:
@@ -125,12 +131,12 @@ def _wants_json(request: Request) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it, with integers that survive a browser."""
-    return exact(json.loads(json.dumps(value, default=_plain)))
+def to_json(value: object) -> object:
+    """The value as JSON types; large integers as text, since a browser would round them."""
+    return exact(json.loads(json.dumps(value, default=_to_json_type)))
 
 
-def _plain(value: object) -> Any:
+def _to_json_type(value: object) -> str | float | JsonObject:
     match value:
         case datetime():
             return value.isoformat()

@@ -1,4 +1,4 @@
-"""The last minutes for the charts, kept in memory while somebody looks."""
+"""Samples of the last minutes for the charts, kept in memory while the page is open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from outrider.admin.summaries import SinkSummary
 
-_KEPT: Final = 300
-_EVERY: Final = 2.0
-_INTEREST: Final = 20.0
+_MAX_SAMPLES: Final = 300
+_INTERVAL_S: Final = 2.0
+_IDLE_TIMEOUT_S: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -29,31 +29,32 @@ class Sample:
 
 
 class Sampler:
-    """Looks every two seconds until nobody has asked for a while; the next who asks starts it."""
+    """Takes a sample every two seconds; stops when nobody asked for a while, and starts again."""
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Sequence[SinkSummary]]],
+        read_sinks: Callable[[], Awaitable[Sequence[SinkSummary]]],
         *,
-        every: float = _EVERY,
-        interest: float = _INTEREST,
+        interval_s: float = _INTERVAL_S,
+        idle_timeout_s: float = _IDLE_TIMEOUT_S,
     ) -> None:
-        self._look = look
-        self._every = every
-        self._interest = interest
-        self._kept: deque[Sample] = deque(maxlen=_KEPT)
-        self._asked = 0.0
+        self._read_sinks = read_sinks
+        self._interval_s = interval_s
+        self._idle_timeout_s = idle_timeout_s
+        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    def facts(self) -> dict[str, Any]:
-        self._asked = time.monotonic()
+    def series(self) -> dict[str, list[float]]:
+        """The times and values of the charts; starts the sampler if it does not run."""
+        self._asked_at = time.monotonic()
         if not self.running:
             self._task = asyncio.get_running_loop().create_task(self._sample())
-        pairs = list(pairwise(self._kept))
+        pairs = list(pairwise(self._samples))
         return {
             "times": [now.at for _, now in pairs],
             "pending": [now.pending for _, now in pairs],
@@ -66,16 +67,16 @@ class Sampler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _sample(self) -> None:
-        while time.monotonic() - self._asked < self._interest:
+        while time.monotonic() - self._asked_at < self._idle_timeout_s:
             try:
-                states = await self._look()
+                sinks = await self._read_sinks()
             except (SQLAlchemyError, OSError, TimeoutError):
-                states = None  # a gap in the chart tells enough
-            if states is not None:
-                pending = sum(state.pending for state in states)
-                delivered = sum(state.last_delivery_number for state in states)
-                self._kept.append(Sample(time.time(), pending, delivered))
-            await asyncio.sleep(self._every)
+                sinks = None  # the chart shows a gap
+            if sinks is not None:
+                pending = sum(sink.pending for sink in sinks)
+                delivered = sum(sink.last_delivery_number for sink in sinks)
+                self._samples.append(Sample(time.time(), pending, delivered))
+            await asyncio.sleep(self._interval_s)
 
 
 def _rate(before: Sample, now: Sample) -> float:

@@ -1,154 +1,159 @@
-"""What each screen tells: facts from the inspector, for HTML and JSON alike."""
+"""The data of each screen, read from the inspector, for HTML and JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from outrider.admin.filters import EventFilter
 from outrider.admin.inspector import MAX_PAGE, OutboxInspector
-from outrider.dashboard.responses import Answer, Problem
+from outrider.dashboard.responses import HttpError, ScreenResult
 from outrider.dashboard.samples import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from sqlalchemy.ext.asyncio import AsyncEngine
     from starlette.requests import Request
 
     from outrider.admin.summaries import EventSummary, FailureGroup
     from outrider.dashboard.guard import Access
-    from outrider.dashboard.redaction import Mask
+    from outrider.dashboard.redaction import Redaction
+    from outrider.events.strict_json import JsonObject
     from outrider.store.schema.tables import OutboxTables
 
-_DEEPEST: Final = 8
-_ENDS: Final = {"published": "delivered", "discarded": "discarded", "failed": "failed"}
+_MAX_DEPTH: Final = 8
+_FINAL_STATUSES: Final = ("published", "discarded", "failed")
 
 
 class Screens:
+    """One method per screen."""
+
     def __init__(
-        self, engine: AsyncEngine, tables: OutboxTables, access: Access, mask: Mask
+        self, engine: AsyncEngine, tables: OutboxTables, access: Access, redaction: Redaction
     ) -> None:
         self._inspector = OutboxInspector(engine, tables)
         self._access = access
-        self._mask = mask
+        self._redaction = redaction
         self.sampler = Sampler(self._inspector.sinks)
 
-    async def overview(self, _request: Request) -> Answer:
+    async def overview(self, _request: Request) -> ScreenResult:
         sinks = await self._inspector.sinks()
         relays = await self._inspector.relays()
-        facts = [
+        data = [
             {
-                "summary": state,
-                "time_to_empty": state.time_to_empty,
-                "relays": sum(r.alive for r in relays if r.sink == state.sink),
+                "summary": sink,
+                "time_to_empty": sink.time_to_empty,
+                "relays": sum(r.alive for r in relays if r.sink == sink.sink),
             }
-            for state in sinks
+            for sink in sinks
         ]
-        return Answer(template="overview.html", facts={"sinks": facts})
+        return ScreenResult(template="overview.html", data={"sinks": data})
 
-    async def samples(self, _request: Request) -> Answer:
-        return Answer(template="", facts=self.sampler.facts())
+    async def samples(self, _request: Request) -> ScreenResult:
+        return ScreenResult(template="", data=dict(self.sampler.series()))
 
-    async def events(self, request: Request) -> Answer:
+    async def events(self, request: Request) -> ScreenResult:
         wanted = EventFilter.parse(request.query_params)
         before = _number(request, "before", most=2**63 - 1)
         limit = _number(request, "limit", most=MAX_PAGE) or 50
         page = await self._inspector.events(wanted, before=before, limit=limit)
         sinks = await self._inspector.sink_names()
-        facts = {"filter": wanted.texts(), "events": page.events, "older": page.older}
-        return Answer(template="events.html", facts={**facts, "before": before, "sinks": sinks})
+        data = {"filter": wanted.texts(), "events": page.events, "older": page.older}
+        return ScreenResult(template="events.html", data={**data, "before": before, "sinks": sinks})
 
-    async def event(self, request: Request) -> Answer:
-        lines = await self._lines(request)
-        event_id, first = lines[0].event_id, lines[0]
-        readable = self._mask.show and await self._access.may(request, "payload")
-        # What may not be shown is not even read.
+    async def event(self, request: Request) -> ScreenResult:
+        events = await self._at_sinks(request)
+        event_id, first = events[0].event_id, events[0]
+        readable = self._redaction.show and await self._access.allows(request, "payload")
+        # A payload that may not be shown is not read from the database.
         payload = await self._inspector.payload(event_id) if readable else None
         metadata = await self._inspector.metadata(event_id) or {}
-        facts = {
-            "event": lines,
-            "timeline": _timeline(lines, await self._inspector.handled_by(event_id)),
-            "metadata": self._mask.metadata(metadata, readable=readable),
-            "payload": self._mask.payload(payload),
+        data = {
+            "event": events,
+            "timeline": _timeline(events, await self._inspector.handled_by(event_id)),
+            "metadata": self._redaction.metadata(metadata, readable=readable),
+            "payload": self._redaction.payload(payload),
             "payload_hidden": not readable,
             "neighbours": await self._inspector.neighbours(first),
         }
-        return Answer(template="event.html", facts=facts)
+        return ScreenResult(template="event.html", data=data)
 
-    async def caused(self, request: Request) -> Answer:
-        """The chain that led to the event, and the tree that grew from it."""
-        lines = await self._lines(request)
-        facts = {"causes": await self._causes(lines[0]), "caused": await self._tree(lines)}
-        return Answer(template="caused.html", facts=facts)
+    async def caused(self, request: Request) -> ScreenResult:
+        """The chain of events that caused this one, and the tree of events that it caused."""
+        events = await self._at_sinks(request)
+        data = {"causes": await self._causes(events[0]), "caused": await self._tree(events)}
+        return ScreenResult(template="caused.html", data=data)
 
-    async def failures(self, _request: Request) -> Answer:
+    async def failures(self, _request: Request) -> ScreenResult:
         groups = [
             {"group": group, "filter": _filter_of(group).texts()}
             for group in await self._inspector.failures()
         ]
-        return Answer(template="failures.html", facts={"failures": groups})
+        return ScreenResult(template="failures.html", data={"failures": groups})
 
-    async def relays(self, _request: Request) -> Answer:
-        facts = {
+    async def relays(self, _request: Request) -> ScreenResult:
+        data = {
             "relays": await self._inspector.relays(),
             "lanes": await self._inspector.lanes(),
             "blocked": await self._inspector.blocked(),
         }
-        return Answer(template="relays.html", facts=facts)
+        return ScreenResult(template="relays.html", data=data)
 
-    async def inbox(self, _request: Request) -> Answer:
+    async def inbox(self, _request: Request) -> ScreenResult:
         handled = await self._inspector.handled()
         handlers = [{"handler": name, "events": n, "last": last} for name, n, last in handled]
-        return Answer(template="inbox.html", facts={"handlers": handlers})
+        return ScreenResult(template="inbox.html", data={"handlers": handlers})
 
-    async def audit(self, _request: Request) -> Answer:
+    async def audit(self, _request: Request) -> ScreenResult:
         rows = [dict(row._mapping) for row in await self._inspector.actions(limit=MAX_PAGE)]
-        return Answer(template="audit.html", facts={"actions": rows})
+        return ScreenResult(template="audit.html", data={"actions": rows})
 
-    async def _lines(self, request: Request) -> list[EventSummary]:
-        lines = await self._inspector.event(request.path_params["event_id"])
-        if not lines:
-            raise Problem(404, "There is no such event; it may be forgotten by now.")
-        return lines
+    async def _at_sinks(self, request: Request) -> list[EventSummary]:
+        """The event of this request, once for each of its sinks."""
+        events = await self._inspector.event(request.path_params["event_id"])
+        if not events:
+            raise HttpError(404, "There is no such event; it may have been deleted.")
+        return events
 
-    async def _causes(self, line: EventSummary) -> list[EventSummary]:
-        found: list[EventSummary] = []
-        while line.causation_id and len(found) < _DEEPEST:
+    async def _causes(self, event: EventSummary) -> list[EventSummary]:
+        causes: list[EventSummary] = []
+        while event.causation_id and len(causes) < _MAX_DEPTH:
             try:
-                cause = await self._inspector.event(UUID(line.causation_id))
+                at_sinks = await self._inspector.event(UUID(event.causation_id))
             except ValueError:
                 break
-            if not cause:
+            if not at_sinks:
                 break
-            line = cause[0]
-            found.insert(0, line)
-        return found
+            event = at_sinks[0]
+            causes.insert(0, event)
+        return causes
 
-    async def _tree(self, lines: Sequence[EventSummary]) -> list[dict[str, Any]]:
-        """Level by level; an event of several sinks is one branch."""
-        roots: list[dict[str, Any]] = []
-        branches: dict[str, list[dict[str, Any]]] = {str(lines[0].event_id): roots}
-        for _ in range(_DEEPEST):
-            lines = [
-                line
-                for line in await self._inspector.caused_by(lines)
-                if str(line.event_id) not in branches
+    async def _tree(self, events: Sequence[EventSummary]) -> list[JsonObject]:
+        """Built level by level; an event with several sinks is one node."""
+        roots: list[JsonObject] = []
+        branches: dict[str, list[JsonObject]] = {str(events[0].event_id): roots}
+        for _ in range(_MAX_DEPTH):
+            events = [
+                event
+                for event in await self._inspector.caused_by(events)
+                if str(event.event_id) not in branches
             ]
-            for line in lines:
-                if str(line.event_id) not in branches:
-                    branches[str(line.event_id)] = []
-                    node = {"event": line, "caused": branches[str(line.event_id)]}
-                    branches[str(line.causation_id)].append(node)
-            if not lines or len(branches) > MAX_PAGE:
+            for event in events:
+                if str(event.event_id) not in branches:
+                    branches[str(event.event_id)] = []
+                    node = {"event": event, "caused": branches[str(event.event_id)]}
+                    branches[str(event.causation_id)].append(node)
+            if not events or len(branches) > MAX_PAGE:
                 break
         return roots
 
 
 def _filter_of(group: FailureGroup) -> EventFilter:
-    # A stranger's type with a star in it would be taken for a pattern.
-    kind = None if "*" in group.event_type else group.event_type
-    return EventFilter(status="failed", sink=group.sink, event_type=kind, error=group.error)
+    # A type with a star, which another program wrote, would be read as a pattern.
+    event_type = None if "*" in group.event_type else group.event_type
+    return EventFilter(status="failed", sink=group.sink, event_type=event_type, error=group.error)
 
 
 def _number(request: Request, name: str, most: int) -> int | None:
@@ -156,28 +161,30 @@ def _number(request: Request, name: str, most: int) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
-        raise Problem(400, f"{name}: a number up to {most} is wanted.")
+        raise HttpError(400, f"{name}: expected a number up to {most}.")
     return int(text)
 
 
-def _timeline(lines: Sequence[EventSummary], handled: Sequence[tuple[str, Any]]) -> list[Any]:
-    """What is known to have happened, in its order, and then what is to come."""
-    first = lines[0]
-    story: list[dict[str, Any]] = [
+def _timeline(
+    events: Sequence[EventSummary], handled: Sequence[tuple[str, datetime]]
+) -> list[JsonObject]:
+    """The steps of an event: past steps in order, then the next attempt."""
+    first = events[0]
+    steps: list[JsonObject] = [
         {"at": first.occurred_at, "what": "happened", "note": ""},
         {"at": first.created_at, "what": "recorded", "note": f"position {first.position}"},
     ]
-    for line in lines:
-        if line.retry_count or line.last_error or line.crash_count:
-            note = f"{line.sink}: {line.retry_count} attempts used, {line.crash_count} crashes"
-            story.append({"at": None, "what": "refused", "note": note, "error": line.last_error})
-        if line.status in _ENDS:
+    for event in events:
+        if event.retry_count or event.last_error or event.crash_count:
+            note = f"{event.sink}: {event.retry_count} attempts used, {event.crash_count} crashes"
+            steps.append({"at": None, "what": "refused", "note": note, "error": event.last_error})
+        if event.status in _FINAL_STATUSES:
             note = (
-                line.sink
-                if line.delivery_number is None
-                else f"{line.sink}, delivery {line.delivery_number}"
+                event.sink
+                if event.delivery_number is None
+                else f"{event.sink}, delivery {event.delivery_number}"
             )
-            story.append({"at": line.published_at, "what": _ENDS[line.status], "note": note})
-        if line.next_retry_at is not None:
-            story.append({"at": line.next_retry_at, "what": "next attempt", "note": line.sink})
-    return story + [{"at": at, "what": "handled", "note": name} for name, at in handled]
+            steps.append({"at": event.published_at, "what": event.status, "note": note})
+        if event.next_retry_at is not None:
+            steps.append({"at": event.next_retry_at, "what": "next attempt", "note": event.sink})
+    return steps + [{"at": at, "what": "handled", "note": name} for name, at in handled]

@@ -1,4 +1,4 @@
-// Two charts on the overview, drawn from samples that the server keeps while somebody looks.
+// The two charts of the overview, drawn from samples that the server keeps in memory.
 (() => {
   const box = document.getElementById("charts");
   if (!box) return;
@@ -23,13 +23,13 @@
 
   const refresh = async () => {
     if (document.hidden) return;
-    const answer = await fetch(box.dataset.samples, { headers: { Accept: "application/json" } });
-    if (!answer.ok) return;
-    const samples = await answer.json();
+    const response = await fetch(box.dataset.samples, { headers: { Accept: "application/json" } });
+    if (!response.ok) return;
+    const samples = await response.json();
     draw("pending", [samples.times, samples.pending]);
     draw("rate", [samples.times, samples.rate]);
   };
 
-  const again = () => refresh().catch(() => {}).finally(() => setTimeout(again, 2000));
-  again();
+  const poll = () => refresh().catch(() => {}).finally(() => setTimeout(poll, 2000));
+  poll();
 })();
