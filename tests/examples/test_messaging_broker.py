@@ -346,9 +346,14 @@ def test_signal_ends_the_relay_in_good_order_with_nothing_in_hand(
 async def test_settings_of_the_environment_reach_the_broker(stage: Stage) -> None:
     # given
     stage.messaging.create("group", group_message())
+    (stage.folder / "chatter.py").write_text(
+        "from examples.messaging.topology import messaging_topology\n"
+        "TOPOLOGY = messaging_topology('chatter')\n"
+    )
 
     # when
-    with stage.relay(RABBITMQ_EXCHANGE="chatter"):
+    own = {"RABBITMQ_TOPOLOGY": "chatter:TOPOLOGY", "PYTHONPATH": str(stage.folder)}
+    with stage.relay(RABBITMQ_EXCHANGE="chatter", **own):
         stage.until_published()
 
     # then
