@@ -1,6 +1,6 @@
-"""The second half of the reference: signatures and first paragraphs of all public names.
+"""The reference of all public names: signatures, first paragraphs and fields, taken from the code.
 
-MkDocs calls it as a hook, so the page cannot fall behind the code.
+MkDocs calls it as a hook at each build, so the page cannot fall behind the code.
 """
 
 import ast
@@ -11,19 +11,22 @@ import sys
 import textwrap
 from itertools import pairwise
 
-# In the order of the page. Names are those of __all__, or else what a module defines itself.
+# All public modules, in the order of the page. The names are those of __all__, or else those that a
+# module defines itself.
 MODULES = (
     "outrider",
-    *(f"outrider.brokers.{name}" for name in ("rabbitmq", "kafka", "nats", "redis", "stream")),
-    *(f"outrider.{name}" for name in ("inbox", "ports", "signals", "cloudevents", "catalog")),
-    *(f"outrider.sql.{name}" for name in ("schema", "inbox", "delivered", "filters")),
-    *(f"outrider.sql.{name}" for name in ("inspector", "repair")),
+    "outrider.brokers",
+    *(f"outrider.brokers.{name}" for name in ("rabbitmq", "kafka", "nats", "redis")),
+    "outrider.stream",
+    "outrider.admin",
+    "outrider.dashboard",
+    "outrider.observability",
+    *(f"outrider.observability.{name}" for name in ("logging", "prometheus", "opentelemetry")),
     *(f"outrider.integrations.{name}" for name in ("fastapi", "starlette", "dishka", "alembic")),
     *(f"outrider.integrations.{name}" for name in ("pydantic", "faststream")),
-    "outrider.dashboard",
-    *(f"outrider.observability.{name}" for name in ("logging", "prometheus", "opentelemetry")),
-    *(f"outrider.testing.{name}" for name in ("spy", "memory_broker", "memory_outbox")),
-    *(f"outrider.testing.{name}" for name in ("conformance", "store_suite", "services")),
+    *(f"outrider.testing.{name}" for name in ("spy", "memory_broker", "memory_store")),
+    *(f"outrider.testing.{name}" for name in ("faulty_proxy", "conformance", "store_suite")),
+    "outrider.testing.services",
 )
 
 
@@ -45,9 +48,9 @@ def documentation(module, name):
     if inspect.isclass(value):
         own = value.__dict__.get("__doc__") or ""
         return None if own.startswith(f"{name}(") else own  # what a dataclass makes up
-    if inspect.isroutine(value):
+    if inspect.isroutine(value) or inspect.ismodule(value):
         return value.__doc__
-    homes = [made for key, made in sys.modules.items() if key.startswith(module.__name__)]
+    homes = [made for key, made in sys.modules.items() if key.split(".")[0] == "outrider"]
     texts = (_texts_of(ast.parse(inspect.getsource(home)).body) for home in homes)
     return next((found[name] for found in texts if name in found), None)
 

@@ -54,8 +54,11 @@ class Unknown:
 
 
 Outcome = Accepted | Refused | Unknown
+"""What became of one event at the sink."""
 ACCEPTED: Final = Accepted()
+"""The outcome of an event that the sink has stored."""
 HELD_BACK: Final = Unknown("held back: an earlier event of its aggregate was not accepted")
+"""The outcome of an event that was not sent, so that it does not overtake an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)

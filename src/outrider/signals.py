@@ -233,4 +233,7 @@ Signal = (
     | SourceUnavailable
     | SourceAvailable
 )
+"""Everything that relays and consumers report."""
+
 OnSignal = Callable[[Signal], None]
+"""Gets every signal, from the event loop; it must return quickly."""

@@ -57,7 +57,7 @@ def test_every_guide_begins_with_a_sentence_and_short_code() -> None:
 
 @pytest.mark.parametrize("page", [page for page in BLOCKS if page not in GROW_BY_THEMSELVES])
 def test_page_is_read_in_one_sitting(page: str) -> None:
-    assert len((ROOT / page).read_text().splitlines()) <= 170
+    assert len((ROOT / page).read_text().splitlines()) <= 180
 
 
 def test_text_in_place_of_code_is_rare() -> None:

@@ -39,6 +39,8 @@ class SinkSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RelaySummary:
+    """One relay that has signed on."""
+
     name: str
     sink: str
     lanes: int
@@ -49,6 +51,8 @@ class RelaySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSummary:
+    """One lane of a sink and its lease."""
+
     sink: str
     lane: int
     relay: str | None
@@ -89,6 +93,8 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
+    """Failed events with the same sink, type and error."""
+
     sink: str
     event_type: str
     error: str | None

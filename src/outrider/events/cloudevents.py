@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/json"
 STRUCTURED_CONTENT_TYPE: Final = "application/cloudevents+json"
+"""The media type of a CloudEvent in structured mode."""
 
 # CloudEvents allows only lower-case letters and digits in extension names, at most 20.
 _METADATA: Final = {

@@ -62,6 +62,7 @@ _TYPES: Final = {
 
 
 def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
+    """The columns of an envelope, for code that inserts the row itself."""
     key = aggregate_key(sink, envelope.aggregate_type, envelope.aggregate_id)
     return Row(
         envelope.event_id,

@@ -29,6 +29,7 @@ def event(
     payload: Mapping[str, Any] | None = None,
     metadata: EventMetadata = NO_METADATA,
 ) -> EventEnvelope:
+    """An envelope with a new id."""
     return EventEnvelope(
         event_id=EventId.new(),
         event_type="order.placed",
