@@ -263,6 +263,6 @@ def test_summary_is_fine_only_if_everything_arrived_or_is_shown_as_failed_after_
     counts = {"recorded": 7, "published": published, "failed": failed}
     state = {"counts": counts, "handled": handled, "relay": {"starts": starts}}
 
-    summary = Summary(state=state, waited=1)
+    summary = Summary(state=state, pending_in_outage=1)
 
     assert summary.is_fine == fine

@@ -1,1 +1,1 @@
-"""The messaging example with a page to watch it, and buttons that break things."""
+"""The demo: the messaging example with a page that shows its events and can break its parts."""

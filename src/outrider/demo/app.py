@@ -39,11 +39,11 @@ def demo_app(demo: Demo) -> Starlette:
     async def state(_: Request) -> Response:
         return JSONResponse(await demo.state())
 
-    async def act(request: Request) -> Response:
+    async def run_action(request: Request) -> Response:
         if request.headers.get("sec-fetch-site") not in (None, "same-origin"):
             return Response(status_code=403)
         try:
-            await demo.act(request.path_params["action"])
+            await demo.run_action(request.path_params["action"])
         except KeyError:
             return Response(status_code=404)
         return Response(status_code=204)
@@ -57,7 +57,7 @@ def demo_app(demo: Demo) -> Starlette:
     routes = [
         Route("/", page),
         Route("/state", state),
-        Route("/do/{action}", act, methods=["POST"]),
+        Route("/do/{action}", run_action, methods=["POST"]),
         stream_route(demo.stream, authorize=lambda _: True),
         Mount("/api", demo.api),
         Mount("/outbox", outbox),
@@ -69,10 +69,10 @@ def demo_app(demo: Demo) -> Starlette:
 
 
 def _broker_route(broker: LocalBroker) -> Route:
-    async def take(request: Request) -> Response:
+    async def publish(request: Request) -> Response:
         try:
-            return JSONResponse(await broker.take(await request.json()))
+            return JSONResponse(await broker.publish_all(await request.json()))
         except BrokerUnavailable:
             return Response(status_code=503)
 
-    return Route("/broker", take, methods=["POST"])
+    return Route("/broker", publish, methods=["POST"])

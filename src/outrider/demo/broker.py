@@ -1,10 +1,10 @@
-"""The broker of the demo: in memory, reached by HTTP from the relay's process, and breakable."""
+"""The broker of the demo: in memory, published to over HTTP by the relay process."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outrider.demo.loopback import ask
+from outrider.demo.loopback import request_json
 from outrider.errors import BrokerUnavailable, PublishFailed
 from outrider.events.envelope import EventEnvelope
 from outrider.lifecycle import Openable
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from outrider.ports import EventSource
 
 POISON: Final = "poison."
-"""How the types begin that no queue takes until somebody binds one."""
+"""The prefix of event types that have no queue until `bind` is called."""
 
 
 class LocalBroker:
-    """A MemoryBroker behind a URL of the demo's own server."""
+    """A MemoryBroker behind a URL of the demo's web server."""
 
     name = "in memory"
 
@@ -31,8 +31,8 @@ class LocalBroker:
         self._bound: set[str] = set()
 
     def _refuse(self, envelope: EventEnvelope) -> str | None:
-        known = not envelope.event_type.startswith(POISON) or envelope.event_type in self._bound
-        return None if known else "no queue takes it"
+        has_queue = not envelope.event_type.startswith(POISON) or envelope.event_type in self._bound
+        return None if has_queue else "no queue takes it"
 
     def sources(self) -> list[EventSource]:
         return [self._memory.source("processing")]
@@ -46,8 +46,8 @@ class LocalBroker:
     async def bind(self, event_type: str) -> None:
         self._bound.add(event_type)
 
-    async def take(self, batch: list[str]) -> list[str | None]:
-        """Why each event was refused, None if it was accepted."""
+    async def publish_all(self, batch: list[str]) -> list[str | None]:
+        """Publish events; returns the reason of each refusal, None for an accepted event."""
         publisher = self._memory.publisher()
         await publisher.open()
         try:
@@ -58,7 +58,7 @@ class LocalBroker:
 
 
 class HttpPublisher(Openable):
-    """The relay's side of it."""
+    """Publishes to a LocalBroker over HTTP, from the relay process."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -67,7 +67,7 @@ class HttpPublisher(Openable):
         return f"demo broker at {self._url}"
 
     async def open(self) -> None:
-        """Nothing is kept open."""
+        """Nothing to open: each request has its own connection."""
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -78,7 +78,7 @@ class HttpPublisher(Openable):
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
         batch = [envelope.to_json().decode() for envelope in envelopes]
         try:
-            refusals = await ask("POST", self._url, batch)
+            refusals = await request_json("POST", self._url, batch)
         except ConnectionError as error:
             raise BrokerUnavailable(str(error)) from None
         raise_unless_accepted([_outcome(reason) for reason in refusals])

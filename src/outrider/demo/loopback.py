@@ -1,4 +1,4 @@
-"""JSON over HTTP within this machine, as the demo's users and its relay speak it."""
+"""JSON requests over HTTP to this machine, for the demo's users and its relay."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-async def ask(method: str, url: str, body: object, headers: Mapping[str, str] | None = None) -> Any:
-    """What is answered; ConnectionError if nothing is, or a refusal."""
-    return await asyncio.to_thread(_ask, method, url, json.dumps(body), headers or {})
+async def request_json(
+    method: str, url: str, body: object, headers: Mapping[str, str] | None = None
+) -> Any:
+    """The JSON of the response; raises ConnectionError if there is none, or an error status."""
+    return await asyncio.to_thread(_request, method, url, json.dumps(body), headers or {})
 
 
-def _ask(method: str, url: str, body: str, headers: Mapping[str, str]) -> Any:
-    where = urlsplit(url)
-    link = http.client.HTTPConnection(where.netloc, timeout=10)
+def _request(method: str, url: str, body: str, headers: Mapping[str, str]) -> object:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc, timeout=10)
     try:
-        link.request(method, where.path, body, {"Content-Type": "application/json", **headers})
-        answer = link.getresponse()
-        text = answer.read()
+        content_type = {"Content-Type": "application/json"}
+        connection.request(method, address.path, body, {**content_type, **headers})
+        response = connection.getresponse()
+        text = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise ConnectionError(f"{where.netloc}: {type(error).__name__}") from None
+        raise ConnectionError(f"{address.netloc}: {type(error).__name__}") from None
     finally:
-        link.close()
-    if answer.status >= 400:
-        raise ConnectionError(f"{where.netloc} answers {answer.status}")
+        connection.close()
+    if response.status >= 400:
+        raise ConnectionError(f"{address.netloc} answers {response.status}")
     return json.loads(text)

@@ -1,8 +1,8 @@
-"""What the consumer does about an event: it notifies somebody, once."""
+"""The consumer's effect in the demo: one notification per event."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outrider.events.envelope import EventEnvelope
+    from outrider.events.strict_json import JsonObject
 
 METADATA: Final = MetaData()
 _notifications: Final = Table(
@@ -25,7 +26,7 @@ _notifications: Final = Table(
 
 
 class Notify:
-    """Works in the inbox's transaction: the notification and the mark "handled" commit together."""
+    """Works in the inbox's transaction: the notification and the mark commit together."""
 
     name = "notify"
 
@@ -37,8 +38,8 @@ class Notify:
         await session.execute(insert(_notifications).values(row))
 
 
-async def notified(engine: AsyncEngine, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """How many there are, and the latest."""
+async def read_notifications(engine: AsyncEngine, limit: int) -> tuple[int, list[JsonObject]]:
+    """The number of notifications, and the latest ones."""
     latest = _notifications.select().order_by(_notifications.c.number.desc()).limit(limit)
     async with engine.connect() as db:
         count = await db.scalar(select(func.count()).select_from(_notifications))

@@ -1,4 +1,4 @@
-"""The relay of the demo, for `outrider relay`: it can be killed at the worst moment."""
+"""The relay of the demo, for `outrider relay`; it can crash between publish and settle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DATABASE: Final = "OUTRIDER_DEMO_DATABASE"
 BROKER: Final = "OUTRIDER_DEMO_BROKER"
 CRASH: Final = "OUTRIDER_DEMO_CRASH"
-"""Names the file that asks for the next crash."""
+"""The file whose existence requests the next crash."""
 CONFIG: Final = RelayConfig(
     name="demo relay",
     poll_interval=timedelta(milliseconds=200),
@@ -37,11 +37,11 @@ CONFIG: Final = RelayConfig(
 )
 
 
-class MortalPublisher(Openable):
-    """Publishes through another; when asked to, it dies before anybody hears of the success."""
+class CrashingPublisher(Openable):
+    """Wraps a publisher; on request, kills the process after publish and before settle."""
 
-    def __init__(self, publisher: EventPublisher, crash: Path) -> None:
-        self._publisher, self._crash = publisher, crash
+    def __init__(self, publisher: EventPublisher, crash_request: Path) -> None:
+        self._publisher, self._crash_request = publisher, crash_request
 
     def __str__(self) -> str:
         return str(self._publisher)
@@ -58,21 +58,21 @@ class MortalPublisher(Openable):
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
         await self._publisher.publish_all(envelopes)
         with suppress(FileNotFoundError):
-            self._crash.unlink()
+            self._crash_request.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 @asynccontextmanager
 async def relay() -> AsyncIterator[OutboxRelay]:
     engine = open_engine(os.environ[DATABASE])
-    publisher = MortalPublisher(_publisher(os.environ[BROKER]), Path(os.environ[CRASH]))
-    orphaned = asyncio.create_task(_end_when_orphaned())
+    publisher = CrashingPublisher(_publisher(os.environ[BROKER]), Path(os.environ[CRASH]))
+    watching = asyncio.create_task(_stop_when_orphaned())
     try:
         store = SqlOutboxStore(engine, OUTBOX_TABLES, announce=True)
-        # What happens is shown by the page; a terminal full of warnings would hide its address.
+        # No log: the page shows what happens, and warnings would hide its address in the terminal.
         yield OutboxRelay(store, publisher, CONFIG, on_signal=lambda _: None)
     finally:
-        orphaned.cancel()
+        watching.cancel()
         await engine.dispose()
 
 
@@ -85,9 +85,9 @@ def _publisher(url: str) -> EventPublisher:
     return RabbitMQPublisher(url, topology=TOPOLOGY)
 
 
-async def _end_when_orphaned() -> None:
-    """A demo that was killed cannot end its relay."""
+async def _stop_when_orphaned() -> None:
+    """Stop when the demo's process is gone: a killed demo cannot stop its relay."""
     parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
+    while os.getppid() == parent:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)

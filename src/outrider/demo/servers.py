@@ -1,4 +1,4 @@
-"""Real servers for the demo: private ones, started for it and removed with it."""
+"""Real servers for the demo: private instances that start and end with it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _QUEUES: Final = ("group_message_processing", "scheduled_message_processing")
 
 @contextmanager
 def private_servers(kinds: Sequence[str]) -> Iterator[dict[str, Server]]:
-    """All of these, or a ConfigurationError that says how to get what is missing."""
+    """Start these servers; raises ConfigurationError that says how to install a missing one."""
     if not kinds:
         yield {}
         return
     needed = ["psutil", *(_LIBRARIES[kind] for kind in kinds)]
     if missing := [library for library in needed if find_spec(library) is None]:
-        brought_by = f"pip install 'outrider[{','.join(['demo', 'testing', *kinds])}]'"
-        raise ConfigurationError(f"missing: {', '.join(missing)}; this brings it: {brought_by}")
+        command = f"pip install 'outrider[{','.join(['demo', 'testing', *kinds])}]'"
+        raise ConfigurationError(f"missing: {', '.join(missing)}; this brings it: {command}")
     from outrider.testing.services import ServerFailed, ServiceMissing, Services
 
     with Services(install=True) as services:
@@ -42,7 +42,7 @@ def private_servers(kinds: Sequence[str]) -> Iterator[dict[str, Server]]:
 
 
 class RabbitBroker:
-    """What LocalBroker does, by a real one with the topology of the messaging example."""
+    """A real RabbitMQ with the methods of LocalBroker and the topology of the example."""
 
     def __init__(self, server: Server) -> None:
         self._server, self.url = server, server.url
@@ -55,7 +55,7 @@ class RabbitBroker:
         return [RabbitMQSource(self.url, name, topology=TOPOLOGY) for name in _QUEUES]
 
     async def stop(self) -> None:
-        """All its processes stand still: connections stay open, and nobody answers."""
+        """Pause all its processes: connections stay open, but nothing answers."""
         await asyncio.to_thread(self._server.pause)
 
     async def start(self) -> None:
@@ -67,4 +67,4 @@ class RabbitBroker:
         bound = (Binding("messaging", event_type),)
         queue = Queue(_QUEUES[0], bound, dead_letter_exchange="messaging.dlx")
         async with RabbitMQPublisher(self.url, topology=Topology(queues=(queue,))):
-            pass  # what it declares when it opens is all that is wanted of it
+            pass  # opening it declares the queue

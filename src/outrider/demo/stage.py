@@ -1,11 +1,11 @@
-"""All parts of the demo together, what they show, and how each of them is broken and repaired."""
+"""The demo as a whole: starts all parts, reports their state, breaks and repairs them."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -18,7 +18,7 @@ from outrider.demo.broker import POISON, LocalBroker
 from outrider.demo.messaging.app import create_app
 from outrider.demo.messaging.models import OUTBOX, OUTBOX_NAMES, OUTBOX_TABLES, Base
 from outrider.demo.messaging.settings import Settings
-from outrider.demo.notifications import METADATA, Notify, notified
+from outrider.demo.notifications import METADATA, Notify, read_notifications
 from outrider.demo.relay import BROKER, CRASH, DATABASE
 from outrider.demo.supervisor import Supervisor
 from outrider.demo.users import Users
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from outrider.demo.servers import RabbitBroker
+    from outrider.events.strict_json import JsonObject
     from outrider.ports import EventSource
 
-_SHOWN: Final = 10
-_OFTEN: Final = timedelta(milliseconds=200)
-_STATES: Final = ("pending", "retrying", "failed", "published")
+_MAX_ROWS: Final = 10
+_POLL_INTERVAL: Final = timedelta(milliseconds=200)
+_STATUSES: Final = ("pending", "retrying", "failed", "published")
 
 
 class Demo:
@@ -48,14 +49,15 @@ class Demo:
     def __init__(
         self, *, database: str, broker: LocalBroker | RabbitBroker, port: int, folder: Path
     ) -> None:
-        self.engine, self.broker, self._crash = open_engine(database), broker, folder / "crash"
-        # To the application, a URL means that somebody else delivers.
+        self.engine, self.broker = open_engine(database), broker
+        self._crash_request = folder / "crash"
+        # With a RabbitMQ URL, the application runs no relay of its own.
         self.api = create_app(Settings(database_url=database, rabbitmq_url=broker.url))
         self.users = Users(f"http://127.0.0.1:{port}/api")
-        told = {DATABASE: database, BROKER: broker.url, CRASH: str(self._crash)}
-        self.relay = Supervisor(told)
+        environment = {DATABASE: database, BROKER: broker.url, CRASH: str(self._crash_request)}
+        self.relay = Supervisor(environment)
         delivered = SqlDeliveredEvents(self.engine, OUTBOX_TABLES, sink=DEFAULT_SINK)
-        self.stream = StreamManager(delivered, StreamConfig(poll_interval=_OFTEN))
+        self.stream = StreamManager(delivered, StreamConfig(poll_interval=_POLL_INTERVAL))
         self.broken, self.duplicates = False, 0
         self._poisons: list[str] = []
         self._sessions = async_sessionmaker(self.engine)
@@ -65,11 +67,11 @@ class Demo:
 
     def _consumer(self, source: EventSource) -> EventConsumer:
         inbox = SqlInbox(self._sessions, OUTBOX_TABLES)
-        quick = ConsumerConfig(grace=timedelta(seconds=5))
+        config = ConsumerConfig(grace=timedelta(seconds=5))
         notify = [("*", Notify())]
-        return EventConsumer(source, notify, quick, inbox=inbox, on_signal=self._watch)
+        return EventConsumer(source, notify, config, inbox=inbox, on_signal=self._count_duplicates)
 
-    def _watch(self, signal: Signal) -> None:
+    def _count_duplicates(self, signal: Signal) -> None:
         if isinstance(signal, EventHandled):
             self.duplicates += signal.outcome == "duplicate"
 
@@ -81,10 +83,10 @@ class Demo:
             await stack.enter_async_context(self.api.router.lifespan_context(self.api))
             for part in (self.stream, *self._consumers):
                 await stack.enter_async_context(part)
-            self._traffic = asyncio.create_task(self.users.keep_busy())
+            self._traffic = asyncio.create_task(self.users.run())
             for task in (asyncio.create_task(self.relay.run()), self._traffic):
-                stack.push_async_callback(_end, task)
-            stack.push_async_callback(self.broker.start)  # nobody says goodbye to a broken one
+                stack.push_async_callback(_cancel, task)
+            stack.push_async_callback(self.broker.start)  # clients cannot close a paused broker
             yield
 
     async def _create_tables(self) -> None:
@@ -93,13 +95,15 @@ class Demo:
             for metadata in (Base.metadata, METADATA):
                 await connection.run_sync(metadata.create_all)
 
-    async def state(self) -> dict[str, Any]:
-        """The business goes by its own API; this is what happens to its events."""
-        filters = {name: EventFilter(status=name) for name in _STATES} | {"recorded": EventFilter()}
+    async def state(self) -> JsonObject:
+        """What the page shows besides the messages, which it reads from the example's API."""
+        filters = {name: EventFilter(status=name) for name in _STATUSES} | {
+            "recorded": EventFilter()
+        }
         counts = {name: await self._inspector.count(wanted) for name, wanted in filters.items()}
-        handled, effects = await notified(self.engine, _SHOWN)
-        outbox = (await self._inspector.events(EventFilter(), limit=_SHOWN)).events
-        lines = ("position", "event_type", "aggregate_id", "status", "retry_count")
+        handled, effects = await read_notifications(self.engine, _MAX_ROWS)
+        outbox = (await self._inspector.events(EventFilter(), limit=_MAX_ROWS)).events
+        columns = ("position", "event_type", "aggregate_id", "status", "retry_count")
         return {
             "counts": counts,
             "broker": {"name": self.broker.name, "broken": self.broken},
@@ -108,12 +112,12 @@ class Demo:
             "handled": handled,
             "duplicates": self.duplicates,
             "poisons": self._poisons,
-            "outbox": [{name: getattr(event, name) for name in lines} for event in outbox],
+            "outbox": [{name: getattr(event, name) for name in columns} for event in outbox],
             "effects": effects,
         }
 
-    async def act(self, action: str) -> None:
-        """One of the page's buttons; KeyError if there is no such."""
+    async def run_action(self, action: str) -> None:
+        """The action of a button on the page; raises KeyError if there is none of this name."""
         actions = {
             "break": self._break,
             "repair": self._repair,
@@ -134,11 +138,11 @@ class Demo:
         await OutboxRepair(self.engine, OUTBOX_TABLES, who="demo").retry(EventFilter())
 
     async def _crash_relay(self) -> None:
-        self._crash.touch()
-        await self.users.send()  # dies with this one in hand, or with one before it
+        self._crash_request.touch()
+        await self.users.send()  # the relay crashes with this event, or with an earlier one
 
     async def _poison(self) -> None:
-        """Its own message waits behind it, and no other does."""
+        """Record an event that the broker refuses; only events of its message wait behind it."""
         message = await self.users.send()
         self._poisons.append(f"{POISON}{len(self._poisons) + 1}")
         poison = DomainEvent(self._poisons[-1], "group_message", message["id"], {})
@@ -146,13 +150,12 @@ class Demo:
             OUTBOX.record(session, poison)
         await self.users.queue(message)
 
-    async def rest(self) -> None:
-        """No more traffic from now on."""
-        self.users.enough.set()
+    async def stop_traffic(self) -> None:
+        self.users.stopping.set()
         await self._traffic
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -1,4 +1,4 @@
-"""Keeps the relay's process alive, as systemd or Kubernetes would."""
+"""The supervisor: restarts the relay process, as systemd or Kubernetes would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMMAND: Final = ("-m", "outrider", "relay", "outrider.demo.relay:relay", "--qu
 
 
 class Supervisor:
-    """One child; when it ends, it is started again after a moment."""
+    """Runs one child process; restarts it one second after it ends."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {**os.environ, **environment}
@@ -33,15 +33,15 @@ class Supervisor:
                     *_COMMAND,
                     env=self._environment,
                     stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is for the demo, which then ends its relay
+                    start_new_session=True,  # Ctrl-C reaches only the demo, which stops it
                 )
                 self.starts += 1
                 await self._child.wait()
                 await asyncio.sleep(1)
         finally:
-            await self._end()
+            await self._stop()
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         if self._child is not None and self.alive:
             self._child.terminate()
             try:
