@@ -1,4 +1,4 @@
-"""What the library reports while it runs, as one typed stream to one callable."""
+"""Signals: what the library reports while it runs, as typed objects to one callable."""
 
 from __future__ import annotations
 
@@ -236,4 +236,4 @@ Signal = (
 """Everything that relays and consumers report."""
 
 OnSignal = Callable[[Signal], None]
-"""Gets every signal, from the event loop; it must return quickly."""
+"""Gets every signal; it must return quickly."""
