@@ -44,7 +44,7 @@ class BrokerUnavailable(OutriderError):
 
 
 class DatabaseUnavailable(OutriderError):
-    """The database did not answer, or is overloaded; the same call may succeed later."""
+    """The database did not answer, or could not do it now; the same call may succeed later."""
 
 
 class LeaseLost(OutriderError):

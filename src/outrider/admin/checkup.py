@@ -204,11 +204,11 @@ async def _sqlite(db: AsyncConnection) -> AsyncIterator[CheckResult]:
 async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
     relays = [relay for relay in await inspector.relays() if relay.alive]
     for sink in await inspector.sinks():
-        here, name = [r for r in relays if r.sink == sink.sink], f"sink {sink.sink}"
+        serving, name = [r for r in relays if r.sink == sink.sink], f"sink {sink.sink}"
         if sink.failed:
             cure = "look with `outrider failed`, then `outrider retry` or `outrider discard`"
             yield CheckResult(name, "warning", f"{sink.failed:,} events have failed", cure)
-        if sink.pending and not here:
+        if sink.pending and not serving:
             cure = f"start one: outrider relay --sink {sink.sink}"
             yield CheckResult(
                 name, "fault", f"{sink.pending:,} events wait and no relay runs", cure
@@ -218,4 +218,4 @@ async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
             cure = "is the broker up? see the relay's log"
             yield CheckResult(name, "warning", f"the oldest event waits for {waits:,} s", cure)
         else:
-            yield CheckResult(name, "fine", f"{sink.pending:,} pending, {len(here)} relays")
+            yield CheckResult(name, "fine", f"{sink.pending:,} pending, {len(serving)} relays")

@@ -120,10 +120,10 @@ class OutboxInspector:
             return Page(events=events, older=events[-1].position)
         return Page(events=events, older=bottom or None)
 
-    async def count(self, wanted: EventFilter, most: int = MAX_COUNTED) -> int:
-        """How many events match, counted up to `most`."""
+    async def count(self, wanted: EventFilter, limit: int = MAX_COUNTED) -> int:
+        """How many events match, counted up to `limit`."""
         async with self._connect() as db:
-            return await self._count(db, *wanted.conditions(self._outbox), most=most)
+            return await self._count(db, *wanted.conditions(self._outbox), limit=limit)
 
     async def event(self, event_id: UUID) -> list[EventSummary]:
         """The event at each of its sinks."""
@@ -283,9 +283,9 @@ class OutboxInspector:
         )
 
     async def _count(
-        self, db: AsyncConnection, *conditions: ColumnElement[bool], most: int = MAX_COUNTED
+        self, db: AsyncConnection, *conditions: ColumnElement[bool], limit: int = MAX_COUNTED
     ) -> int:
-        rows = select(text("1")).select_from(self._outbox).where(*conditions).limit(most)
+        rows = select(text("1")).select_from(self._outbox).where(*conditions).limit(limit)
         return await db.scalar(select(func.count()).select_from(rows.subquery())) or 0
 
     async def _estimate(self, db: AsyncConnection) -> int | None:
@@ -327,17 +327,19 @@ class OutboxInspector:
         ):
             return outbox, top, 0
         if indexed:
-            here = EventFilter(status=wanted.status, last=top - 1)
-            some = select(outbox.c.position).where(*here.conditions(outbox)).limit(_MAX_SURVEYED)
+            candidates = EventFilter(status=wanted.status, last=top - 1)
+            some = (
+                select(outbox.c.position).where(*candidates.conditions(outbox)).limit(_MAX_SURVEYED)
+            )
             at, number = some.subquery().c.position, func.count()
             count, low, high = (await db.execute(select(number, func.min(at), func.max(at)))).one()
             if not count:
                 return outbox, 0, 0
             if count < MAX_COUNTED:
                 # Read all of these rows first, and filter them then: LIMIT forces that order.
-                few = replace(here, first=low, last=high).conditions(outbox)
+                conditions = replace(candidates, first=low, last=high).conditions(outbox)
                 columns = [column for column in outbox.c if column.name != "payload"]
-                return select(*columns).where(*few).limit(MAX_COUNTED).subquery(), top, 0
+                return select(*columns).where(*conditions).limit(MAX_COUNTED).subquery(), top, 0
             top = high + 1 if count < _MAX_SURVEYED else top
         return outbox, top, max(0, top - SEARCH_WINDOW)
 

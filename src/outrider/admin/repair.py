@@ -68,7 +68,7 @@ class OutboxRepair:
         return changed
 
     async def discard(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Give up failed or pending events. Their rows stay for a while, but are not published."""
+        """Give up failed or pending events. Their rows stay unpublished until `delete`."""
         values = {"status": DISCARDED, "next_retry_at": None, "published_at": func.now()}
         return await self._change("discard", wanted, values, expected)
 
@@ -114,8 +114,8 @@ class OutboxRepair:
         return changed
 
     async def _check_count(self, action: str, wanted: EventFilter, expected: int | None) -> None:
-        if expected is not None and (found := await self.count(action, wanted)) != expected:
-            raise CountChanged(f"{found} events match now, not {expected}; look again")
+        if expected is not None and (matching := await self.count(action, wanted)) != expected:
+            raise CountChanged(f"{matching} events match now, not {expected}; look again")
 
     def _where(self, wanted: EventFilter, action: str) -> list[list[ColumnElement[bool]]]:
         """One query per status: each status has an index, but two statuses together have none."""
@@ -144,9 +144,9 @@ class OutboxRepair:
     async def _update_audit(
         self, db: AsyncConnection, number: int, events: int, *, last: bool
     ) -> None:
-        done = {"finished_at": datetime.now(UTC)} if last else {}
+        finished = {"finished_at": datetime.now(UTC)} if last else {}
         change = update(self._tables.actions).where(self._tables.actions.c.id == number)
-        await db.execute(change.values(events=events, **done))
+        await db.execute(change.values(events=events, **finished))
 
     def _wake(self) -> None:
         notifier_for(self._engine.sync_engine, self._tables.names.channel).notify()

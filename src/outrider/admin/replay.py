@@ -44,7 +44,7 @@ class Replay:
         who: str = "unknown",
         rate: float | None = None,
     ) -> None:
-        """`rate` is the most events per second; None means as fast as the database can.
+        """`rate` is the maximum of events per second; None means as fast as the database can.
 
         A step has a tenth of `rate`, so that relays get an even flow.
         """
@@ -120,9 +120,9 @@ class Replay:
     async def _save_progress(
         self, db: AsyncConnection, number: int, events: int, reached: int | None
     ) -> None:
-        done = {"finished_at": datetime.now(UTC)} if reached is None else {"reached": reached}
+        progress = {"finished_at": datetime.now(UTC)} if reached is None else {"reached": reached}
         change = update(self._actions).where(self._actions.c.id == number)
-        await db.execute(change.values(events=events, **done))
+        await db.execute(change.values(events=events, **progress))
 
     async def _make_pending(self, db: AsyncConnection, positions: list[int], number: int) -> None:
         c = self._outbox.c

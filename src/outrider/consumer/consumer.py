@@ -52,7 +52,7 @@ class ConsumerConfig:
     """How many events are handled at once, each of another aggregate. A higher number needs more
     database connections."""
     prefetch: int = 256
-    """The most unacknowledged messages; after a crash the broker delivers them again."""
+    """The maximum number of unacknowledged messages; after a crash, they are delivered again."""
     handler_timeout: timedelta | None = timedelta(seconds=30)
     """How long one handler may take for one event; None for no limit."""
     retry: RetryPolicy = field(default_factory=_default_retry)

@@ -149,8 +149,10 @@ class HandlerRunner:
         return failure
 
     async def _call_with_timeout(self, handler: EventHandler, envelope: EventEnvelope) -> bool:
-        """Runs in its own task so that cancelling the handler does not cancel the caller, and the
-        reverse."""
+        """Runs in its own task, so that cancelling the handler does not cancel the caller.
+
+        The reverse holds too.
+        """
         began = asyncio.Event()
         work = self._run(handler, envelope, began)
         task = asyncio.create_task(work, name=f"handler {handler.name}")

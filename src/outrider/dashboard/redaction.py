@@ -59,7 +59,7 @@ def _letters(name: str) -> str:
 
 
 def exact(value: object) -> object:
-    """Converts integers that a browser would round to text."""
+    """Converts to text the integers that a browser would round."""
     if isinstance(value, dict):
         return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list):

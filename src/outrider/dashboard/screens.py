@@ -56,8 +56,8 @@ class Screens:
 
     async def events(self, request: Request) -> ScreenResult:
         wanted = EventFilter.parse(request.query_params)
-        before = _number(request, "before", most=2**63 - 1)
-        limit = _number(request, "limit", most=MAX_PAGE) or 50
+        before = _number(request, "before", maximum=2**63 - 1)
+        limit = _number(request, "limit", maximum=MAX_PAGE) or 50
         page = await self._inspector.events(wanted, before=before, limit=limit)
         sinks = await self._inspector.sink_names()
         data = {"filter": wanted.texts(), "events": page.events, "older": page.older}
@@ -156,12 +156,12 @@ def _filter_of(group: FailureGroup) -> EventFilter:
     return EventFilter(status="failed", sink=group.sink, event_type=event_type, error=group.error)
 
 
-def _number(request: Request, name: str, most: int) -> int | None:
+def _number(request: Request, name: str, maximum: int) -> int | None:
     text = request.query_params.get(name)
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
-        raise HttpError(400, f"{name}: expected a number up to {most}.")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= maximum):
+        raise HttpError(400, f"{name}: expected a number up to {maximum}.")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""The demo as a whole: starts all parts, reports their state, breaks and repairs them."""
+"""The demo as a whole: starts all parts, reports what they do, breaks and repairs them."""
 
 from __future__ import annotations
 

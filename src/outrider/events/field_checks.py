@@ -106,20 +106,20 @@ def _default(field_name: str) -> tuple[None, ...]:
     return () if field_name in ("event_id", "occurred_at") else (None,)
 
 
-def _accepts(declared: mi.Type, found: type) -> bool:
+def _accepts(declared: mi.Type, value_type: type) -> bool:
     """Whether a value of this Python type decodes to the same type where `declared` is expected."""
     if isinstance(declared, mi.UnionType):
-        return any(_accepts(member, found) for member in declared.types)
+        return any(_accepts(member, value_type) for member in declared.types)
     if isinstance(declared, mi.LiteralType):
-        return any(type(value) is found for value in declared.values)
+        return any(type(value) is value_type for value in declared.values)
     if isinstance(declared, mi.DataclassType | mi.StructType | mi.EnumType):
-        return found is declared.cls
+        return value_type is declared.cls
     cls = _PYTHON_TYPES.get(type(declared), object)
-    if found is bool and isinstance(declared, mi.IntType | mi.FloatType):
+    if value_type is bool and isinstance(declared, mi.IntType | mi.FloatType):
         return False
-    if issubclass(found, datetime) and isinstance(declared, mi.DateType):
+    if issubclass(value_type, datetime) and isinstance(declared, mi.DateType):
         return False
-    return issubclass(found, cls)
+    return issubclass(value_type, cls)
 
 
 def _expected(declared: mi.Type) -> str:
@@ -131,9 +131,9 @@ def _expected(declared: mi.Type) -> str:
     return cls[0].__name__ if isinstance(cls, tuple) else cls.__name__
 
 
-def _require(declared: mi.Type, found: type) -> None:
-    if not _accepts(declared, found):
-        name = "None" if found is type(None) else found.__name__
+def _require(declared: mi.Type, value_type: type) -> None:
+    if not _accepts(declared, value_type):
+        name = "None" if value_type is type(None) else value_type.__name__
         raise Fault(f"expected {_expected(declared)}, got {name}")
 
 
@@ -188,10 +188,10 @@ class _Compiler:
 
         return check_union if checks else None
 
-    def _dict(self, key: mi.Type, value_type: mi.Type) -> Check:
+    def _dict(self, key: mi.Type, member_type: mi.Type) -> Check:
         # The keys of a plain `dict` are decoded as strings, so only strings are accepted.
         key = mi.StrType() if isinstance(key, mi.AnyType) else key
-        items = _Items(value_type, self.value_check(value_type))
+        items = _Items(member_type, self.value_check(member_type))
 
         def check_dict(value: dict[str, object]) -> None:
             for kind in set(map(type, value)):
@@ -276,9 +276,9 @@ class _Record:
                 raise fault.within(name) from None
 
     def _check_types(self, signature: tuple[type, ...]) -> None:
-        for (name, declared), found in zip(self.fields.items(), signature, strict=True):
+        for (name, declared), value_type in zip(self.fields.items(), signature, strict=True):
             try:
-                _require(declared, found)
+                _require(declared, value_type)
             except Fault as fault:
                 raise fault.within(name) from None
         if len(self._accepted_signatures) < _MAX_SIGNATURES:

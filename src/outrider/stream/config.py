@@ -18,12 +18,12 @@ class StreamConfig:
     """The settings of a StreamManager; the defaults suit a thousand browsers."""
 
     max_streams: int = 1000
-    """The most clients at once; further clients must try again later."""
+    """The maximum number of clients; further clients must try again later."""
     keep_alive: timedelta = timedelta(seconds=15)
     """How long a stream may send nothing; a short time finds dead connections sooner."""
     retry: timedelta = timedelta(seconds=3)
-    """The longest time a client waits before it reconnects. A short time interrupts the stream
-    less, but after a restart all clients reconnect at once."""
+    """The longest time a client waits before it reconnects. With a short time, clients miss less,
+    but all of them reconnect at once after a restart."""
     send_timeout: timedelta = timedelta(seconds=30)
     """How long a client may read nothing before its stream is closed; the client can resume."""
     recheck: timedelta | None = timedelta(minutes=1)
@@ -31,14 +31,14 @@ class StreamConfig:
     poll_interval: timedelta = timedelta(seconds=1)
     """How often to poll for new events when no wake-up arrives."""
     window: int = 1000
-    """The most events kept in memory for all clients; a client that resumes from an older event
-    reads the table."""
+    """The maximum number of events in memory, shared by all clients. A client that resumes from an
+    older event reads the table."""
     window_bytes: int = 16 * 1024 * 1024
-    """The most memory for these events."""
+    """The maximum memory for these events."""
     readers: int = 4
     """How many clients may read the table at once; more readers load the database more."""
     batch_size: int = 100
-    """The most events read at once."""
+    """The maximum number of events read at once."""
     metadata: Collection[str] = ("correlation_id", "causation_id", "added_fields")
     """The metadata fields that clients get; `user_id` only if it is named here."""
     source: str = "outrider"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_signals(call: Callable[[], None]) -> Iterator[None]:
-    """Call this at SIGINT and SIGTERM, and then the handler that was installed before.
+    """Call `call` at SIGINT and SIGTERM, and then the handler that was installed before.
 
     Changes nothing where no handler is installed, or outside of the main thread.
     """

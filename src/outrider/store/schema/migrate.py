@@ -30,7 +30,7 @@ LATEST: Final = max(int(file.name[:4]) for file in _FOLDER.iterdir() if file.nam
 
 APPLY: Final = "run `outrider schema apply`"
 
-# The columns that a relay updates; all other columns never change after recording.
+# The columns that a relay updates; it never changes the others.
 RELAY_COLUMNS: Final = (
     "status",
     "retry_count",
@@ -78,11 +78,11 @@ def grants(names: OutboxNames | None = None, **roles: str) -> list[str]:
         "page_columns": ", ".join(column for column in columns if column != "payload"),
     }
     template = _split((_FOLDER / "roles_postgresql.sql").read_text())
-    wanted = [line for line in template if line.rpartition("{")[2].rstrip("}") in roles]
+    selected = [grant for grant in template if grant.rpartition("{")[2].rstrip("}") in roles]
     if names.schema:
         usage = f"GRANT USAGE ON SCHEMA {quote(names.schema)} TO {', '.join(given.values())}"
-        return [usage, *(line.format(**identifiers, **given) for line in wanted)]
-    return [line.format(**identifiers, **given) for line in wanted]
+        return [usage, *(grant.format(**identifiers, **given) for grant in selected)]
+    return [grant.format(**identifiers, **given) for grant in selected]
 
 
 def version(connection: Connection, names: OutboxNames | None = None) -> int:
@@ -120,13 +120,13 @@ def problems(connection: Connection, names: OutboxNames | None = None) -> list[s
     """Every problem of the tables with its cure; changes nothing."""
     names = names or OutboxNames()
     _preparer(connection.dialect.name, names)
-    found = version(connection, names)
-    if found == 0:
+    current = version(connection, names)
+    if current == 0:
         return [f"no version in table {names.all['version']}: the tables are missing; {APPLY}"]
-    if found < LATEST:
-        return [f"the tables are at version {found}, this release needs {LATEST}; {APPLY}"]
-    if found > LATEST:
-        return [_too_new(found)]
+    if current < LATEST:
+        return [f"the tables are at version {current}, this release needs {LATEST}; {APPLY}"]
+    if current > LATEST:
+        return [_too_new(current)]
     migrations = _steps(connection.dialect.name, names, 0, LATEST)
     return schema_problems(connection, OutboxTables(names), migrations)
 
@@ -229,10 +229,10 @@ def _locked_version(connection: Connection, names: OutboxNames) -> int:
     elif not getattr(connection.connection.driver_connection, "in_transaction", False):
         # Python's driver begins a transaction only at the first INSERT, after CREATE TABLE.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-    found = version(connection, names)
-    if found > LATEST:
-        raise ConfigurationError(_too_new(found))
-    return found
+    current = version(connection, names)
+    if current > LATEST:
+        raise ConfigurationError(_too_new(current))
+    return current
 
 
 # current_schema() may be NULL, and pg_advisory_xact_lock(NULL) takes no lock.
@@ -242,8 +242,8 @@ _ADVISORY_LOCK: Final = text(
 )
 
 
-def _too_new(found: int) -> str:
-    return f"the tables are at version {found}, this release knows {LATEST}; upgrade outrider"
+def _too_new(current: int) -> str:
+    return f"the tables are at version {current}, this release knows {LATEST}; upgrade outrider"
 
 
 def _refuse_unversioned_tables(connection: Connection, names: OutboxNames) -> None:
