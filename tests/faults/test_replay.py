@@ -92,7 +92,7 @@ def stop(process: RelayProcess, number: signal.Signals) -> None:
         return
     process.interrupt()
     assert process.ended() == INTERRUPTED
-    assert "go on with: outrider replay --resume 1" in process.text
+    assert "resume with: outrider replay --resume 1" in process.text
 
 
 def reordered(deliveries: list[Delivery]) -> list[str]:
