@@ -9,10 +9,10 @@ _MAX_REASON_BYTES: Final = 1_000
 
 
 def dead_letter_headers(*, reason: str, origin: str, address: str, group: str) -> dict[str, str]:
-    """Added to the headers that the message came with; earlier ones of these names are replaced.
+    """Added to the headers of the message; earlier headers with this prefix are replaced.
 
-    `origin` is where the message was stored (`orders/3/4711`), `address` what it had been
-    published to, `group` who could not handle it.
+    `origin` is where the message was stored (`orders/3/4711`), `address` where it had been
+    published to, and `group` which consumer group could not handle it.
     """
     short = reason.encode(errors="replace")[:_MAX_REASON_BYTES].decode(errors="ignore")
     return {

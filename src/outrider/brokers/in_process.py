@@ -1,4 +1,4 @@
-"""In-process handlers as a sink: a relay brings events to functions of the same program."""
+"""In-process handlers as a sink: a relay calls functions of the same program."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class InProcessPublisher:
-    """Calls every handler of an event, each in a scope of its own, and refuses the event if one
-    fails; on a retry only those that failed are called again. An event without a handler is
-    accepted. Different aggregates are handled side by side. With an inbox, handlers take effect
-    once, also over restarts.
+    """Calls every handler of an event, each in a scope of its own.
+
+    If a handler fails, the event is refused; a retry calls only the handlers that failed. An event
+    without a handler is accepted. Different aggregates are handled concurrently. With an inbox,
+    handlers take effect once, also after a restart.
     """
 
     def __init__(
@@ -63,29 +64,29 @@ class InProcessPublisher:
 
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
         outcomes: list[Outcome] = [HELD_BACK] * len(envelopes)
-        lines: dict[tuple[str, str], list[int]] = {}
+        by_aggregate: dict[tuple[str, str], list[int]] = {}
         for index, envelope in enumerate(envelopes):
             aggregate = (envelope.aggregate_type, envelope.aggregate_id)
-            lines.setdefault(aggregate, []).append(index)
+            by_aggregate.setdefault(aggregate, []).append(index)
         slots = asyncio.Semaphore(self._concurrency)
         async with asyncio.TaskGroup() as tasks:
-            for line in lines.values():
-                tasks.create_task(self._deliver_line(envelopes, line, outcomes, slots))
-        # Not before all is over: should this call be cancelled, it is repeated with every event.
+            for indexes in by_aggregate.values():
+                tasks.create_task(self._deliver_in_order(envelopes, indexes, outcomes, slots))
+        # Only at the end: a cancelled call is repeated with all its events.
         for envelope, outcome in zip(envelopes, outcomes, strict=True):
             if outcome is ACCEPTED:
                 self._runner.settled(envelope.event_id)
         raise_unless_accepted(outcomes)
 
-    async def _deliver_line(
+    async def _deliver_in_order(
         self,
         envelopes: Sequence[EventEnvelope],
-        line: Sequence[int],
+        indexes: Sequence[int],
         outcomes: list[Outcome],
         slots: asyncio.Semaphore,
     ) -> None:
-        """The events of one aggregate, up to the first that is not accepted."""
-        for index in line:
+        """Deliver the events of one aggregate, up to the first one that is not accepted."""
+        for index in indexes:
             envelope = envelopes[index]
             async with slots:
                 failures = await self._runner.deliver(
@@ -102,7 +103,7 @@ def _outcome(failures: Sequence[Failure]) -> Outcome:
     reason = "; ".join(failure.reason for failure in failures)
     errors = [failure.error for failure in failures if isinstance(failure.error, Exception)]
     error = ExceptionGroup(reason, errors) if errors else None
-    # An event is refused for its own fault only, not because a database is away.
+    # Refuse an event only for its own fault, not because a database is unavailable.
     if all(failure.verdict == "wait" for failure in failures):
         return Unknown(reason, error)
     return Refused(reason, error)

@@ -1,4 +1,4 @@
-"""In memory, for tests and single processes: delivers at once, keeps nothing over a restart."""
+"""An event bus in memory, for tests and single processes: nothing survives a restart."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class InMemoryEventBus:
-    """Publisher and subscriber in one; handlers run before `publish` returns, in their order.
+    """Publisher and subscriber in one. Handlers run in their order before `publish` returns.
 
-    Every handler runs even if another one fails; the failures are raised together. Without a
-    time limit a handler that hangs holds up its own publish call, and nobody else's.
+    Every handler runs even if another one fails; the failures are raised together. Without
+    `handler_timeout`, a handler that hangs blocks its own publish call, but no other call.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class InMemoryEventBus:
             self.subscribe(event_type, handler)
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
-        # A new tuple each time: deliveries that are under way go on with the one they hold.
+        # A new tuple each time: a delivery that is running goes on with the tuple that it has.
         self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
 
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
@@ -86,7 +86,7 @@ class InMemoryEventBus:
                 await handler.handle(envelope)
             else:
                 await asyncio.wait_for(handler.handle(envelope), self._timeout)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other handlers go on
+        except Exception as error:  # noqa: BLE001 - the other handlers run in any case
             error.add_note(f"raised by handler {handler.name}")
             return error
         except asyncio.CancelledError:
@@ -114,5 +114,5 @@ class InMemoryEventBus:
         return any(e.event_type == event_type for e in self._published)
 
     def clear(self) -> None:
-        """Forget what was published; the handlers stay."""
+        """Delete the list of published events; the handlers stay."""
         self._published.clear()

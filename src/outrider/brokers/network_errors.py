@@ -35,7 +35,7 @@ def network_diagnosis(error: BaseException | None) -> Diagnosis | None:
             return Diagnosis(True, f"its certificate is not trusted: {error.verify_message}")
         case ssl.SSLError():
             cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            return Diagnosis(not cut_off, f"no TLS: {error.reason}")
+            return Diagnosis(not cut_off, f"no TLS: {error.reason or type(error).__name__}")
         case UnicodeError():
             return Diagnosis(True, "the host name is not valid")
         case TimeoutError():

@@ -80,7 +80,7 @@ class NoDeadLetter(MemorySource):
         await self.acknowledge(delivery)
 
 
-class SetsAsideAndKeeps(MemorySource):
+class DeadLettersAndKeeps(MemorySource):
     """Writes the dead letter, and the original comes again."""
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-# The suites are no test modules by name, yet a failure of theirs should show both sides.
+# pytest rewrites the assertions of test modules only; a suite should show both sides as well.
 pytest.register_assert_rewrite(
     "outrider.testing.conformance.publishers",
     "outrider.testing.conformance.sending",

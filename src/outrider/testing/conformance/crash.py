@@ -1,4 +1,4 @@
-"""A consumer that dies: a process of its own receives, acknowledges some and is killed."""
+"""A consumer that dies: a process that receives, acknowledges some messages and is killed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DONE: Final = b"done"
 
 
 async def crash(source: Callable[[], EventSource], receive: int, acknowledge: int) -> None:
-    """Forked, so that the test's own objects need no way into another process."""
+    """The process is forked, so the objects of the test need not be pickled."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Deprecated beside threads, whose locks it may find taken; the deadline would tell.
+        # Forking with threads is deprecated: a lock may be held. The deadline would show that.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outrider.testing.conformance.harness import StoredMessage
 
 CANARY: Final = "canary-3f9c"
-"""In payloads, user ids and garbage, to be found where it must not be."""
+"""Put into payloads, user ids and garbage; it must appear in no printed text."""
 
 _URL_WITH_PASSWORD: Final = re.compile(r"://[^/\s]*:[^/\s]+@")
 _ZONE: Final = timezone(timedelta(hours=5, minutes=30))
@@ -43,13 +43,13 @@ def event(
 
 
 def events(count: int, *aggregate_ids: str) -> list[EventEnvelope]:
-    """So many in all, of each aggregate in turn."""
+    """This number of events in total, the aggregates by turns."""
     ids = aggregate_ids or ("a",)
     return [event(ids[number % len(ids)], {"number": number}) for number in range(count)]
 
 
 def awkward_events() -> list[EventEnvelope]:
-    """Large, empty, and with characters that have a meaning somewhere."""
+    """Large, empty, and with characters that have a special meaning in some format."""
     metadata = EventMetadata(
         correlation_id=f"correlation {_AWKWARD}",
         causation_id=f"causation {_AWKWARD}",
@@ -68,7 +68,7 @@ def awkward_events() -> list[EventEnvelope]:
 
 
 def without_time_zone(valid: EventEnvelope) -> EventEnvelope:
-    """What another program may send, and nobody here can make."""
+    """An event that another program may send; our own classes refuse to make it."""
     fields = {name: getattr(valid, name) for name in valid.__slots__ if name != "_payload"}
     return EventEnvelope.stored(**{**fields, "occurred_at": valid.occurred_at.replace(tzinfo=None)})
 
@@ -78,7 +78,7 @@ def envelopes_of(deliveries: Iterable[Delivery]) -> list[EventEnvelope]:
 
 
 def order_of(envelopes: Iterable[EventEnvelope]) -> dict[str, list[str]]:
-    """Ids per aggregate, in order, repetitions left out."""
+    """The ids of each aggregate in order, without repetitions."""
     return _order((each.aggregate_id, str(each.event_id)) for each in envelopes)
 
 
@@ -94,5 +94,5 @@ def _order(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def secrets_in(text: str, words: Iterable[str]) -> list[str]:
-    """What a text gives away, a password in a URL among it."""
+    """The secrets that a text contains, and passwords in URLs."""
     return [word for word in (CANARY, *words) if word in text] + _URL_WITH_PASSWORD.findall(text)

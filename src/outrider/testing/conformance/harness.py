@@ -1,4 +1,4 @@
-"""What a suite needs to know about a broker: one destination or one group, on a real server."""
+"""What a suite must be told about a broker: one destination or one group, on a real server."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as the sink keeps it, read by other means than the adapter's own."""
+    """A message as the sink keeps it, read without the adapter under test."""
 
     attributes: dict[str, str]
     """The CloudEvents attributes, `datacontenttype` among them, without prefix and decoded."""
     data: bytes
     official: Any
-    """The CloudEvent that the official SDK read from the very message."""
+    """The CloudEvent that the official SDK reads from the same message."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that was set aside."""
+    """A message that a source moved to the dead letters."""
 
     body: bytes
     reason: str
@@ -46,11 +46,11 @@ class SinkHarness(ABC):
 
     @abstractmethod
     async def stored(self) -> list[StoredMessage]:
-        """Everything the sink holds, in its order; each time it is asked, and after a restart."""
+        """All messages that the sink holds, in its order; the same ones on every call."""
 
     @abstractmethod
     def refused_event(self, aggregate_id: str, /) -> EventEnvelope:
-        """An event that this sink refuses for its own fault: too large, not routable."""
+        """An event that this sink refuses because of the event itself: too large, not routable."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -77,11 +77,11 @@ class SourceHarness(ABC):
 
     @abstractmethod
     async def send_garbage(self, body: bytes, /) -> None:
-        """Put a message there that is no event of ours."""
+        """Put a message into the broker that is no event."""
 
     @abstractmethod
     async def dead_letters(self) -> list[DeadLetter]:
-        """Everything that was set aside, each time it is asked."""
+        """All dead letters; the same ones on every call."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -92,8 +92,8 @@ class SourceHarness(ABC):
         """Start it again on the same data; return when it answers. Harmless if it runs."""
 
     async def crash(self, receive: int, acknowledge: int, /) -> None:
-        """A consumer receives so many, acknowledges the first of them, and dies without a word.
+        """A consumer receives some messages, acknowledges the first ones, and is killed.
 
-        Here it is a process that is killed; override it only if the broker lives in this one.
+        It runs in a process of its own; override it only if the broker is part of this process.
         """
         await crash(self.source, receive, acknowledge)

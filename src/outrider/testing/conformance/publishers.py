@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class PublisherSuite:
     """Inherit it as `Test…` and give a fixture `sink` that yields a SinkHarness.
 
-    A promise that a sink cannot keep is written down: `test_… = None`, with the reason beside it.
+    If a sink cannot keep a promise, switch the test off by `test_… = None`, and say why.
     """
 
     async def test_what_was_accepted_is_stored(self, sink: SinkHarness) -> None:
@@ -50,7 +50,7 @@ class PublisherSuite:
             await publisher.publish_all([])
             await publisher.publish_all(batch)
             await publisher.publish(last)
-            stored = await sink.stored()  # closing might flush what should be there already
+            stored = await sink.stored()  # before closing, which might flush a buffer
 
         assert stored_order(stored) == order_of([*batch, last])
 

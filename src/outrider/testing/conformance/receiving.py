@@ -31,7 +31,7 @@ async def receiving(harness: SourceHarness) -> AsyncIterator[EventSource]:
 
 
 async def receive(source: EventSource, limit: int) -> list[Delivery]:
-    """One call, or none if the broker is away."""
+    """The result of one call; empty if the broker is unavailable."""
     try:
         async with deadline():
             return list(await source.receive(limit))
@@ -41,7 +41,7 @@ async def receive(source: EventSource, limit: int) -> list[Delivery]:
 
 
 async def acknowledge(source: EventSource, delivery: Delivery) -> None:
-    """However often the broker is away."""
+    """Repeats the call while the broker is unavailable."""
     async with deadline():
         while True:
             try:
@@ -51,12 +51,12 @@ async def acknowledge(source: EventSource, delivery: Delivery) -> None:
 
 
 async def receive_some(source: EventSource, count: int) -> list[Delivery]:
-    """So many, however many calls it takes."""
+    """This number of deliveries, by as many calls as it takes."""
     return await _collect(source, lambda found: max(0, count - len(found)))
 
 
 async def receive_until(source: EventSource, *last: EventEnvelope) -> list[Delivery]:
-    """All that comes up to these events, and a little longer."""
+    """Everything up to these events, and what follows until a call returns nothing."""
     found = await _collect(source, lambda found: AT_ONCE * bool(_ids(last) - _ids_in(found)))
     while more := await receive(source, AT_ONCE):
         found += more
@@ -64,7 +64,7 @@ async def receive_until(source: EventSource, *last: EventEnvelope) -> list[Deliv
 
 
 async def receive_left(harness: SourceHarness, *aggregate_ids: str) -> list[Delivery]:
-    """What was not acknowledged: all that the next source receives before something new."""
+    """Messages that were not acknowledged: what the next source receives besides new events."""
     new = [event(aggregate_id) for aggregate_id in aggregate_ids]
     async with receiving(harness) as source:
         await harness.send(new)

@@ -1,4 +1,4 @@
-"""Publishing as a relay does it, and what becomes of each event."""
+"""Publishing as a relay does it, and the outcome of each event."""
 # ruff: noqa: S101
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def _outcomes_of(publisher: EventPublisher, batch: Sequence[EventEnvelope]
 
 
 async def settle(publisher: EventPublisher, batch: Sequence[EventEnvelope]) -> list[Outcome]:
-    """The last outcome of each: unknown ones are repeated, unless they are behind a refused one."""
+    """The last outcome of each event; unknown ones are repeated, unless a refused one is before."""
     last: dict[EventEnvelope, Outcome] = {}
     left = list(batch)
     try:

@@ -42,7 +42,7 @@ GARBAGE: Final = b"\xff\x00 no event: " + CANARY.encode()
 class SourceSuite:
     """Inherit it as `Test…` and give a fixture `source` that yields a SourceHarness.
 
-    A promise that a broker cannot keep is written down: `test_… = None`, with the reason beside it.
+    If a broker cannot keep a promise, switch the test off by `test_… = None`, and say why.
     """
 
     async def test_what_was_sent_arrives_equal_and_in_order(self, source: SourceHarness) -> None:
@@ -104,7 +104,7 @@ class SourceSuite:
 
         await source.crash(8, 3)
 
-        # Acknowledgements may die with their process, as long as nothing else does.
+        # The acknowledgements of a killed process may be lost; messages may not.
         again = envelopes_of(await receive_left(source, "a"))
         assert again in [batch[acknowledged:] for acknowledged in range(4)]
 
@@ -150,7 +150,7 @@ class SourceSuite:
         assert garbage.problem
         assert await source.dead_letters() == [DeadLetter(invalid.data, REASON)]
 
-    async def test_what_was_set_aside_is_a_dead_letter_and_does_not_come_again(
+    async def test_a_dead_letter_is_stored_with_its_reason_and_does_not_come_again(
         self, source: SourceHarness
     ) -> None:
         batch = events(3)
@@ -177,7 +177,7 @@ class SourceSuite:
             for delivery in held + again:
                 await acknowledge(consumer, delivery)
 
-        # What was in hand comes again from its oldest on, or is in hand still.
+        # Unacknowledged messages come again, the oldest first, or are still with the source.
         sent = order_of(batch)
         for aggregate_id, ids in order_of(envelopes_of(again)).items():
             assert ids in (sent[aggregate_id], sent[aggregate_id][-1:])
@@ -196,7 +196,7 @@ class SourceSuite:
             await receive_until(consumer, batch[4])
             await acknowledge(consumer, held[1])
 
-        # The first two may come again, for a killed server may forget; all others must.
+        # A killed server may lose acknowledgements: the first two may come again, the others must.
         again = envelopes_of(await receive_left(source, "a"))
         assert again == [each for each in batch if each in again]
         assert again[-3:] == batch[2:]

@@ -1,4 +1,4 @@
-"""When things happen in a suite: deadlines, moments, and the time that a server is away."""
+"""Deadlines, delays and outages of the suites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 patience = 60.0
-"""Seconds after which a wait has failed; a healthy adapter needs a fraction of it."""
+"""Seconds after which a test stops waiting and fails; a healthy adapter needs far less."""
 REFUSAL_CEILING_S: Final = 5.0
 """Within this time a call with a refused event must end; a healthy adapter needs milliseconds. It
 is shorter than a usual publish timeout, which ends a call that waits for a held-back event."""
@@ -27,7 +27,7 @@ def refusal_deadline() -> asyncio.Timeout:
 
 
 async def moment(number: int) -> None:
-    """Some time later: so many turns of the event loop, and then ever more milliseconds."""
+    """A delay that grows with the number: first turns of the event loop, then milliseconds."""
     for _ in range(min(number, _TURNS)):
         await asyncio.sleep(0)
     if number > _TURNS:
@@ -39,7 +39,7 @@ async def before_the_next_try() -> None:
 
 
 class Restartable(Protocol):
-    """Either harness."""
+    """Any harness whose server can be stopped."""
 
     async def stop(self) -> None: ...
     async def start(self) -> None: ...
@@ -47,7 +47,7 @@ class Restartable(Protocol):
 
 @asynccontextmanager
 async def outage(server: Restartable) -> AsyncIterator[None]:
-    """The server is dead meanwhile, and runs again at the end whatever happens."""
+    """The server is down within the block, and is started again at its end in any case."""
     await server.stop()
     try:
         yield

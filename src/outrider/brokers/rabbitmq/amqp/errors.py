@@ -1,4 +1,4 @@
-"""How an AMQP connection ends, told without any value that the broker may have quoted."""
+"""How an AMQP connection ends, without any value that the broker may have quoted."""
 
 from __future__ import annotations
 
