@@ -295,6 +295,21 @@ def test_shown_settings_have_no_password() -> None:
     assert "app:***@db" in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("to", "app:canary@mq"),
+        ("destination", "amqp://app:canary@mq"),
+        ("rabbitmq_topology", "amqp://app:canary@mq"),
+    ],
+)
+def test_password_in_the_wrong_place_is_not_shown(name: str, url: str) -> None:
+    shown = str([each.masked_text for each in read_settings({name: url}, {}).found])
+
+    assert "canary" not in shown
+    assert "***" in shown
+
+
 SECRETS = st.text(st.characters(categories=["L", "N"]), min_size=6, max_size=12)
 
 

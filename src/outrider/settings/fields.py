@@ -37,7 +37,8 @@ class Setting:
     """As text; None if there is no default, or if each start makes another one."""
     environment: tuple[str, ...]
     """The variables that set it; the first that is not empty counts."""
-    secret: bool = False
+    is_url: bool = False
+    """Whether the text is a URL, which may hold a password."""
     help_text: str | None = None
     """The help text, if it is not the docstring of the field."""
 
@@ -53,7 +54,7 @@ class Setting:
     @property
     def value_name(self) -> str:
         """What a help text calls the value."""
-        return "URL" if self.secret else self.kind.name
+        return "URL" if self.is_url else self.kind.name
 
     @property
     def help(self) -> str:
@@ -89,7 +90,7 @@ def _setting(config: type[DataclassInstance], each: Field[Any]) -> Setting:
         kind=kind,
         default=_default(each, kind),
         environment=(variable, *aliases),
-        secret=each.metadata.get("secret", False),
+        is_url=each.metadata.get("url", False),
     )
 
 

@@ -31,7 +31,7 @@ class Kind:
     """What a help text calls the value, such as SECONDS; small letters are the text itself."""
     rule: str
     """What the text must be, for an error."""
-    parse: Callable[[str], Any]
+    parse: Callable[[str], object]
     """Raises ValueError, KeyError or OverflowError for anything else."""
     show: Callable[[Any], str] = str
 

@@ -17,7 +17,7 @@ class ProcessConfig:
     """How `outrider relay` and `outrider consume` run.
 
     Metadata of a field: `prefix` begins the environment variable (`OUTBOX_` if there is none),
-    `aliases` are further environment variables, `secret` marks a URL that may hold a password.
+    `aliases` are further environment variables, `url` marks a URL, which may hold a password.
     """
 
     processes: int = field(default=1, metadata={"prefix": "OUTRIDER_"})
@@ -40,11 +40,11 @@ class RelayProcessConfig(ProcessConfig):
     """What a relay process reads from and publishes to."""
 
     database: str | None = field(
-        default=None, repr=False, metadata={"aliases": ("DATABASE_URL",), "secret": True}
+        default=None, repr=False, metadata={"aliases": ("DATABASE_URL",), "url": True}
     )
     """The database: postgresql://user:password@host/name or sqlite:///file."""
     to: str | None = field(
-        default=None, repr=False, metadata={"aliases": ("RABBITMQ_URL",), "secret": True}
+        default=None, repr=False, metadata={"aliases": ("RABBITMQ_URL",), "url": True}
     )
     """The broker: a URL that begins with amqp://, kafka://, nats:// or redis://; amqps://, tls://
     and rediss:// use TLS."""

@@ -38,7 +38,7 @@ class FoundSetting:
     def is_given(self) -> bool:
         return self.is_flag or self.source in self.setting.environment
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """The text as the config takes it; an error names the source of the text."""
         setting = self.setting
         try:
@@ -54,9 +54,11 @@ class FoundSetting:
 
     @property
     def masked_text(self) -> str:
-        """For people: without the password of a URL."""
+        """For people: without the password of a URL, even if it stands in another setting."""
         text = self.text or ""
-        return mask_url(text) if self.setting.secret else text
+        if text and self.setting.is_url and "://" not in text:
+            return "***"  # not a URL: nothing tells which part of it is a password
+        return mask_url(text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings behind the ? of a broker's URL: whatever its config has, written as text."""
+"""Parameters of a broker's URL: each one sets a field of the broker's config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Config = TypeVar("Config", bound=DataclassInstance)
 
 
-_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+_PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "int": parse_integer,
     "str": str,
     "Path": Path,
@@ -29,7 +29,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 def with_url_settings(
     url: str, config: Config, *, leave: Collection[str] = ()
 ) -> tuple[str, Config]:
-    """The URL without its settings, and the config with them."""
+    """The URL without its parameters, and the config with the fields that they set."""
     bare, found = split_settings(url, config, leave=leave)
     return bare, replace(config, **found) if found else config
 
@@ -37,9 +37,10 @@ def with_url_settings(
 def split_settings(
     url: str, config: DataclassInstance, *, leave: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """What the URL says of the config's fields, and the rest of it, for the adapter to judge.
+    """The URL without the parameters that set fields of the config, and the values of these fields.
 
-    No error repeats a value: what is misplaced in a URL is often a password.
+    Parameters that are no field, or that `leave` names, stay in the URL; the broker checks them.
+    No error repeats a value: a misplaced part of a URL is often a password.
     """
     bare, _, query = url.partition("?")
     parsers = {each.name: _PARSERS.get(_kind(each.type)) for each in fields(config)}
@@ -59,7 +60,7 @@ def split_settings(
     return bare + ("?" + "&".join(rest) if rest else ""), found
 
 
-def _kind(annotation: Any) -> str:
-    """The type's name; one of several given words is a text."""
+def _kind(annotation: object) -> str:
+    """The name of the type; a Literal is a text, and the config checks it."""
     name = str(annotation).removesuffix(" | None")
     return "str" if name.startswith("Literal") else name
