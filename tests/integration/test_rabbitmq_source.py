@@ -512,7 +512,7 @@ async def test_missing_exchange_for_dead_letters_is_one_clear_error(url: str) ->
             pass
 
 
-async def test_what_cannot_be_set_aside_stays_in_hand(url: str) -> None:
+async def test_dead_letter_that_cannot_be_written_stays_unacknowledged(url: str) -> None:
     name, dead = unique(), unique("dead")
     full = Queue(dead, (Binding(dead, "full"),), max_length=1)
     topology = Topology((Exchange(dead),), (Queue(name), full))

@@ -96,7 +96,7 @@ async def test_process_that_hangs_is_replaced_and_takes_nothing_from_its_success
     assert envelopes_of(taken_over) + envelopes_of(rest) == batch[1:]
 
 
-async def test_process_that_hangs_sets_nothing_aside(stream: Stream) -> None:
+async def test_process_that_hangs_writes_no_dead_letter(stream: Stream) -> None:
     await stream.send(*events(2))
     first = await stream.source()
     held = await receive_some(first, 2)
