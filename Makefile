@@ -1,8 +1,10 @@
 # Needs python3 and make. Every target brings what it needs into .venv; the second time is quick.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench plots settings faults fuzz model docs screenshots services clean
+.PHONY: help demo test quick check fmt bench plots settings faults fuzz model docs screenshots services clean
 
 PY := .venv/bin/python
+# Tests start many Python processes; without bytecode files each of them compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,8 +21,11 @@ help: ## this list
 demo: .venv/.demo ## see events travel and break things, without any service; DEMO_SECONDS=20 ends by itself
 	@$(PY) -m outrider demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
-test: .venv/.dev ## all tests, on private real servers that start by themselves
-	$(PY) -m pytest $(or $(ARGS),-n 4 --dist worksteal)
+test: .venv/.dev ## all tests, on private real servers that start by themselves; prints the coverage
+	$(PY) -m pytest $(or $(ARGS),-n 6 --dist worksteal --cov)
+
+quick: .venv/.dev ## the tests that need no server, in seconds; prints how many
+	$(PY) -m pytest -q -n 2 -m "not server" tests/unit tests/conformance $(ARGS)
 
 check: .venv/.dev ## lint, format, types, import contract, sizes
 	$(PY) -m ruff check .
@@ -62,4 +67,5 @@ services: .venv/.dev ## keep private PostgreSQL, RabbitMQ, Redis, NATS and Kafka
 	@$(PY) -m outrider.testing.services --install $(ARGS)
 
 clean: ## remove what these targets made
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -20,6 +20,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.faults.scoreboard"]
 
+_TESTS = Path(__file__).parent
+# Measuring doubles the time of a test; the other folders reach little that these do not reach.
+_MEASURED = ("conformance", "integration", "unit")
 _cost: dict[str, int] = {}
 
 
@@ -75,6 +78,23 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     made = await engine_with_outbox(request.param, request, tmp_path)
     yield made
     await made.dispose()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server, and what is run without measuring coverage."""
+    for item in items:
+        if _needs_server(item):
+            item.add_marker(pytest.mark.server)
+        if item.path.relative_to(_TESTS).parts[0] not in _MEASURED:
+            item.add_marker(pytest.mark.no_cover)
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    if "services" in getattr(item, "fixturenames", ()):
+        return True
+    # A fixture that has a parameter for each database asks for `services` only with PostgreSQL.
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(value, str) and value.startswith("postgresql") for value in values)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,7 @@ class _SqlStore(StoreSuite):
         await engine.dispose()
 
 
+@pytest.mark.server
 class TestPostgresOutbox(_SqlStore):
     driver = "postgresql+asyncpg"
 
