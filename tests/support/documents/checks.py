@@ -17,7 +17,7 @@ from tests.support.documents.blocks import ROOT, Block
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 _TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-_PARTS = {path.stem for path in (ROOT / "bench").glob("*.py")} | {"nats", "redis"}
+_PARTS = set(re.findall(r'^    "(\w+)": ', (ROOT / "bench/__main__.py").read_text(), re.MULTILINE))
 
 
 def parse(block: Block, code: str) -> None:
