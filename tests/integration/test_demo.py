@@ -226,7 +226,7 @@ def test_demo_ends_by_itself_after_an_outage_and_a_crash_also_on_a_busy_port() -
 
 def test_demo_tells_the_same_story_on_real_servers() -> None:
     for program in (postgres.PROGRAM, rabbitmq.PROGRAM):
-        program.get()
+        program.get(install=True)
 
     told = _told_by_itself("--postgres", "--rabbitmq", "--port", str(_free_port()))
 
