@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,26 @@ def _looks_like_code(block: Block) -> bool:
         line.startswith(("import ", "from ", "def ", "async ", "class ", "outrider ", "SELECT "))
         for line in block.code.splitlines()
     )
+
+
+WORDS_NOT_USED = {
+    r"\bpurg(e|es|ed|ing)\b": "delete",
+    r"\bforg(et|ets|otten|etting)\b": "delete",
+    r"\bset(s|ting)? aside\b": "dead letter",
+    r"\bin hand\b": "in flight",
+    r"--workers\b": "--processes",
+    r"\b(PostgresOutbox|SqlOutbox|MemoryOutbox)\b": "…OutboxStore",
+    r"\bFaultyLink\b": "FaultyProxy",
+}
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_page_uses_one_word_per_idea(page: str) -> None:
+    text = re.sub(r"```.*?```|`tests/[^`]*`", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    found = [
+        f"{hit[0]}: write {better}"
+        for bad, better in WORDS_NOT_USED.items()
+        if (hit := re.search(bad, text))
+    ]
+
+    assert found == []
