@@ -91,6 +91,17 @@ def test_server_takes_another_port_when_it_loses_the_first(
     moved.own()
 
 
+def test_one_answer_is_enough_for_a_start(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: a machine so busy that the second answer comes too late
+    answers = iter([False, True])
+    monkeypatch.setattr(KINDS["redis"], "answers", lambda self: next(answers, False))
+
+    # then
+    assert services.another("redis").alive
+
+
 def test_failed_start_shows_the_end_of_the_log(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,13 @@ class JumpingPostgres(Postgres):
     def clock(self) -> Clock:
         return Clock(self.folder / "clock")
 
-    def environment(self) -> dict[str, str]:
+    def prepare(self) -> None:
+        super().prepare()
+        # Without the file libfaketime looks for others, at every question for the time.
+        self.clock.jump(self.clock.off)
+
+    def server_environment(self) -> dict[str, str]:
+        # Not for the tools: initdb and psql need no faked time, and start more slowly with it.
         return self.clock.environment
 
 

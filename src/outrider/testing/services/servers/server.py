@@ -7,8 +7,9 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -67,6 +68,11 @@ class Server(ABC):
         return self.name
 
     def environment(self) -> dict[str, str]:
+        """For the server and for its tools."""
+        return {}
+
+    def server_environment(self) -> dict[str, str]:
+        """For the server alone."""
         return {}
 
     def enter(self, namespace: str) -> None:  # noqa: B027 - a kind without namespaces does nothing
@@ -229,18 +235,29 @@ class Server(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                **self._surroundings(),
+                **self._surroundings(self.server_environment()),
             )
-        wait_until(lambda: not self.alive or self.answers(), self.deadline)
-        if not (self.alive and self.answers()):
+        if not self._has_answered():
             self.kill()
             end_of_log = _tail(self.log.read_text(errors="replace"))
             raise ServerFailed(f"{self.kind} did not start; its log ends with:\n{end_of_log}")
 
-    def _surroundings(self) -> dict[str, Any]:
+    def _has_answered(self) -> bool:
+        """Wait for the first answer, which is enough: on a busy machine the next may come late."""
+        answered = False
+
+        def is_decided() -> bool:
+            nonlocal answered
+            answered = self.answers()
+            return answered or not self.alive
+
+        wait_until(is_decided, self.deadline)
+        return answered
+
+    def _surroundings(self, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         ours = {"HOME": str(self.folder), keeper.MARK: str(self.folder)}
-        surroundings: dict[str, Any] = {"env": inherited | ours | self.environment()}
+        surroundings: dict[str, Any] = {"env": inherited | ours | self.environment() | dict(more)}
         if account := self.account():
             surroundings |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         return surroundings
