@@ -28,6 +28,7 @@ from outrider import (
     SqlOutboxStore,
 )
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, RabbitMQSource, Topology
+from outrider.observability import BatchPublished, Signal
 from outrider.testing.services import Services
 
 SOURCE = Path(outrider.__file__).parent
@@ -106,17 +107,25 @@ async def test_files_of_one_event_are_those_that_the_page_lists(
 
     name = "journey"
     topology = Topology(queues=(Queue(name, (Binding(name),), single_active_consumer=True),))
-    publisher = RabbitMQPublisher(services.rabbitmq.url, exchange=name, topology=topology)
-    source = RabbitMQSource(services.rabbitmq.url, queue=name, topology=topology)
+    publisher = RabbitMQPublisher(services.rabbitmq.url, name, topology=topology)
+    source = RabbitMQSource(services.rabbitmq.url, name, topology=topology)
     sessions = async_sessionmaker(database)
     consumer = EventConsumer(source, handlers, inbox=SqlInbox(sessions))
-    async with OutboxRelay(SqlOutboxStore(database), publisher), consumer:
+    settled = asyncio.Event()
+
+    def on_signal(signal: Signal) -> None:
+        if isinstance(signal, BatchPublished):
+            settled.set()
+
+    relay = OutboxRelay(SqlOutboxStore(database), publisher, on_signal=on_signal)
+    async with relay, consumer:
         # when one event is recorded
         with files_passed() as passed:
             async with sessions() as session, session.begin():
                 Outbox().record(session, ParcelSent(parcel_id=MARK))
             async with asyncio.timeout(60):
                 await handled.wait()
+                await settled.wait()
 
     # then
     section = PAGE.read_text().partition("## One event, file by file")[2].partition("\n## ")[0]
