@@ -101,12 +101,12 @@ def show(title: str, rows: list[Row]) -> None:
     others = sorted({name for row in rows for name in row.ratios})
     print(f"\n{title}")
     print(
-        f"  {'case':<28}{'per second':>14}{'spread':>9}"
+        f"  {'case':<42}{'per second':>14}{'spread':>9}"
         + "".join(f"{'to ' + o:>30}" for o in others)
     )
     for row in rows:
         ratios = "".join(f"{row.ratios.get(o, 1.0):>30.2f}" for o in others)
-        print(f"  {row.case:<28}{row.per_second:>14,.0f}{row.spread:>9.0%}{ratios}")
+        print(f"  {row.case:<42}{row.per_second:>14,.0f}{row.spread:>9.0%}{ratios}")
 
 
 def save(part: str, tables: dict[str, list[Row]], settings: dict[str, Any]) -> None:
