@@ -35,6 +35,14 @@ class Figure(Protocol):
 Figures = dict[str, Figure]
 
 
+def row_of(part: str, table: str, case: str) -> dict[str, Any]:
+    for row in report_of(part)["tables"].get(table, []):
+        if row["case"] == case:
+            found: dict[str, Any] = row
+            return found
+    raise NotRecorded(f"make bench PART={part} ({table}: {case})")
+
+
 @dataclass(frozen=True)
 class Rate:
     """Events or transactions per second of one case, to the next hundred."""
@@ -44,14 +52,7 @@ class Rate:
     case: str
 
     def text(self) -> str:
-        return f"{round(self.value(), -2):,.0f}"
-
-    def value(self) -> float:
-        rows = report_of(self.part)["tables"].get(self.table, [])
-        for row in rows:
-            if row["case"] == self.case:
-                return float(row["per_second"])
-        raise NotRecorded(f"make bench PART={self.part} ({self.table}: {self.case})")
+        return f"{round(row_of(self.part, self.table, self.case)['per_second'], -2):,.0f}"
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,10 @@ class Ratio:
         return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
 
     def value(self) -> float:
-        own, other = (Rate(self.part, self.table, name) for name in (self.case, self.beside))
-        return own.value() / other.value()
+        """The recorded ratio, as the tables show it; computed if the run has not recorded it."""
+        own, other = (row_of(self.part, self.table, name) for name in (self.case, self.beside))
+        recorded = own["ratios"].get(self.beside, own["per_second"] / other["per_second"])
+        return float(recorded)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,7 @@ def test_figures_quote_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Rate("here", "a table", "outrider").text() == "1,200"
     assert Ratio("here", "a table", "outrider", "by hand").text() == "308.5"
     assert Ratio("here", "a table", "by hand", "outrider").text() == "0.00"
+    assert "| outrider | 1,234 | 0% | 308.50 |" in report._block("here", tmp_path)
     with pytest.raises(NotRecorded, match="PART=here"):
         Rate("here", "a table", "somebody else").text()
 
