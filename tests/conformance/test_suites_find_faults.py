@@ -77,7 +77,7 @@ def promises(suite: type) -> set[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "patience", 1)
+    monkeypatch.setattr(timing, "max_wait_s", 1)
 
 
 @pytest.mark.parametrize("fault", PUBLISHERS)

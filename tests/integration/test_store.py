@@ -96,7 +96,7 @@ async def test_stale_relay_changes_nothing(store: RelayStore, database: AsyncEng
     await heir.close()
 
 
-async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
+async def test_only_old_published_events_are_deleted_a_few_at_a_time(
     store: RelayStore, database: AsyncEngine
 ) -> None:
     """By the database's clock, from the oldest delivery on."""

@@ -279,10 +279,10 @@ async def test_no_more_than_the_limit_is_in_hand(broker: MemoryBroker) -> None:
     config = ConsumerConfig(prefetch=8, concurrency=20)
 
     async with asyncio.timeout(10), EventConsumer(source, [("*", handler)], config):
-        await until(lambda: len(source._in_hand) == 8)
+        await until(lambda: len(source._unacknowledged) == 8)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert len(source._in_hand) == 8
+        assert len(source._unacknowledged) == 8
         go_on.set()
         await until(lambda: len(handler.handled) == 30)
 

@@ -1,4 +1,4 @@
-"""A network link that fails on demand, for tests of how a service fares when it does."""
+"""A TCP proxy whose connections fail on demand, for tests of network faults."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ Way = Literal["server", "client"]
 
 _BOTH: Final[Sequence[Way]] = ("server", "client")
 _HERE: Final = "127.0.0.1"
-_CHUNK: Final = 65_536
-_STEP: Final = 0.05
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
+_CHUNK_BYTES: Final = 65_536
+_TRICKLE_INTERVAL_S: Final = 0.05
+# SO_LINGER with a timeout of 0: closing sends RST instead of FIN.
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class FaultyProxy(Openable):
-    """A TCP proxy in front of one server: it passes everything on until it is told otherwise.
+    """A TCP proxy in front of one server; it forwards all bytes until a fault is set.
 
-    `async with FaultyProxy("127.0.0.1", 5432) as link`, then use `link.url(…)` instead of the
-    server's own. A fault lasts until `heal` or the next fault, for open connections and new ones;
-    `toward="server"` or `toward="client"` limits it to the bytes that go there.
+    `async with FaultyProxy("127.0.0.1", 5432) as proxy`, then use `proxy.url(…)` instead of the
+    server's own URL. A fault lasts until `heal` or the next fault, for open connections and for
+    new ones. `toward="server"` or `toward="client"` limits the fault to that direction.
     """
 
     def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
         self.port = listen
-        """Where it listens, on the loopback address; any free port if none was given."""
+        """The port on the loopback address; a free one if none was given."""
         self.swallowed = 0
-        """Bytes that went into a black hole."""
+        """How many bytes `black_hole` has dropped."""
         self._host, self._target = host, port
         self._refusing = False
         self._faults: dict[Way, _Fault] = dict.fromkeys(_BOTH, _Fault())
@@ -53,26 +54,26 @@ class FaultyProxy(Openable):
             await asyncio.wait(ending)
 
     def url(self, url: str) -> str:
-        """The same URL, by way of this link."""
+        """The same URL, but through this proxy."""
         parts = urlsplit(url)
         login, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{login}{at}{_HERE}:{self.port}").geturl()
 
     @property
     def connections(self) -> int:
-        """How many are open, on either side."""
+        """How many connections are open, on either side."""
         return len(self._open)
 
     def heal(self) -> None:
-        """Pass everything on again. A connection that has lost bytes meanwhile is reset."""
+        """Forward all bytes again. Reset the connections that lost bytes meanwhile."""
         self._strike(_Fault())
 
     def black_hole(self, toward: Way | None = None) -> None:
-        """Take bytes and lose them, answer nothing, close nothing."""
+        """Drop all bytes and keep the connections open."""
         self._strike(_BlackHole(self), toward)
 
     def clog(self, toward: Way | None = None) -> None:
-        """Hold everything back; it arrives, late, when the link is healed."""
+        """Hold all bytes back; they arrive after `heal`."""
         self._strike(_Clog(), toward)
 
     def delay(self, by: timedelta, toward: Way | None = None) -> None:
@@ -82,16 +83,16 @@ class FaultyProxy(Openable):
         self._strike(_Trickle(bytes_per_second), toward)
 
     def cut_after(self, count: int, toward: Way | None = None) -> None:
-        """Let so many bytes pass, then reset every connection; new ones are not affected."""
+        """Forward this number of bytes, then reset all connections; new ones work."""
         self._strike(_Cut(count, self), toward)
 
     def reset(self) -> None:
-        """Reset every connection now; new ones are not affected."""
+        """Reset all open connections; new ones work."""
         for connection in self._open.values():
             connection.reset()
 
     def refuse(self) -> None:
-        """Reset every connection, and each new one at once, as if there were no server."""
+        """Reset all connections, and every new one at once, as if no server listened."""
         self._strike(_Fault())
         self._refusing = True
         self.reset()
@@ -118,10 +119,10 @@ class FaultyProxy(Openable):
             del self._open[task]
 
     async def _carry(self, connection: _Connection, toward: Way) -> None:
-        """Bring bytes to one side until they end, as the fault of the moment has it."""
+        """Carry the bytes of one direction until they end, as the current fault says."""
         reader, broken = connection.readers[toward], False
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(_CHUNK_BYTES):
                 while data:
                     data = await self._faults[toward].carry(data, connection, toward)
         except OSError:
@@ -135,7 +136,7 @@ class FaultyProxy(Openable):
 
 
 class _Connection:
-    """Both halves of what a client believes to be one connection."""
+    """A client's connection to the proxy, and the proxy's own one to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.readers: dict[Way, asyncio.StreamReader] = {"server": reader}
@@ -153,8 +154,8 @@ class _Connection:
     def reset(self) -> None:
         for writer in self.writers.values():
             if not writer.is_closing():
-                taken = writer.get_extra_info("socket")
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                sock = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                 writer.transport.abort()
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ class _Connection:
 
 
 class _Fault:
-    """What is done with bytes until something else is; here, nothing but passing them on."""
+    """What happens to the bytes of a direction; this base class forwards them."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
@@ -172,14 +173,14 @@ class _Fault:
         self._ended.set()
 
     async def carry(self, data: bytes, connection: _Connection, toward: Way, /) -> bytes:
-        """Deal with these bytes; what is returned is for whatever comes next."""
+        """Handle these bytes; return those that the next fault has to handle."""
         writer = connection.writers[toward]
         writer.write(data)
         await writer.drain()
         return b""
 
     async def lets_end(self) -> bool:
-        """Whether the other side may learn that this one has left; else wait until it may."""
+        """Whether the end of the stream may be forwarded; if not, wait until the fault ends."""
         return True
 
     async def _wait(self, seconds: float) -> None:
@@ -199,9 +200,9 @@ class _Clog(_Fault):
 
 
 class _BlackHole(_Clog):
-    def __init__(self, link: FaultyProxy) -> None:
+    def __init__(self, proxy: FaultyProxy) -> None:
         super().__init__()
-        self._link = link
+        self._proxy = proxy
         self._victims: set[_Connection] = set()
 
     def end(self) -> None:
@@ -210,7 +211,7 @@ class _BlackHole(_Clog):
             victim.reset()
 
     async def carry(self, data: bytes, connection: _Connection, _toward: Way, /) -> bytes:
-        self._link.swallowed += len(data)
+        self._proxy.swallowed += len(data)
         self._victims.add(connection)
         return b""
 
@@ -228,19 +229,19 @@ class _Delay(_Fault):
 class _Trickle(_Fault):
     def __init__(self, rate: float) -> None:
         super().__init__()
-        self._drops = max(1, int(rate * _STEP))
-        self._pause = self._drops / rate
+        self._piece_bytes = max(1, int(rate * _TRICKLE_INTERVAL_S))
+        self._interval_s = self._piece_bytes / rate
 
     async def carry(self, data: bytes, connection: _Connection, toward: Way, /) -> bytes:
-        await super().carry(data[: self._drops], connection, toward)
-        await self._wait(self._pause)
-        return data[self._drops :]
+        await super().carry(data[: self._piece_bytes], connection, toward)
+        await self._wait(self._interval_s)
+        return data[self._piece_bytes :]
 
 
 class _Cut(_Fault):
-    def __init__(self, count: int, link: FaultyProxy) -> None:
+    def __init__(self, count: int, proxy: FaultyProxy) -> None:
         super().__init__()
-        self._left, self._link = count, link
+        self._left, self._proxy = count, proxy
 
     async def carry(self, data: bytes, connection: _Connection, toward: Way, /) -> bytes:
         piece, self._left = data[: self._left], self._left - len(data)
@@ -248,6 +249,6 @@ class _Cut(_Fault):
         if self._left <= 0:
             connection.reset()
             if not self._ended.is_set():
-                self._link.heal()
-                self._link.reset()
+                self._proxy.heal()
+                self._proxy.reset()
         return b""

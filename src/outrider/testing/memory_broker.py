@@ -1,4 +1,4 @@
-"""A little broker in memory, for tests without a server: groups, dead letters and outages."""
+"""A broker in memory, for tests without a server: groups, dead letters and outages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemoryMessage:
 
 @dataclass(frozen=True)
 class MemoryDeadLetter:
-    """A message that a group set aside."""
+    """A message that a group moved to its dead letters, and why."""
 
     group: str
     message: MemoryMessage
@@ -40,20 +40,20 @@ class MemoryDeadLetter:
 
 @dataclass
 class _Group:
-    """What one group has done so far."""
+    """What one group has acknowledged and received so far."""
 
     name: str
     acknowledged: set[int] = field(default_factory=set)
-    handed_out: Counter[int] = field(default_factory=Counter)
-    # Weak: a source that was dropped without `close` must not hold up others, being dead.
+    delivery_counts: Counter[int] = field(default_factory=Counter)
+    # A weak reference: a source that was dropped without `close` must not block the others.
     active: ref[MemorySource] | None = None
 
 
 class MemoryBroker:
-    """Keeps all messages in order, and hands each of them to every group.
+    """Keeps all messages in order, and delivers each of them to every group.
 
-    `refuse` tells why an event is refused, or None; an idle source waits for `receive_wait`.
-    Between `stop` and `start` nobody reaches the broker.
+    `refuse` returns the reason why an event is refused, or None. An idle source waits for
+    `receive_wait`. Between `stop` and `start` the broker is unavailable.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class MemoryBroker:
         return [from_attributes(message.attributes, message.data) for message in self.messages]
 
     def put(self, data: bytes, attributes: Mapping[str, str] | None = None) -> None:
-        """Store a message as it is, event or not."""
+        """Store a message as it is, even if it is no event."""
         self._check_reachable()
         self.messages.append(MemoryMessage(attributes or {}, data))
         self._wake()
 
     async def handled(self, group: str = "default") -> None:
-        """Return when the group has acknowledged or set aside every message."""
+        """Return when the group has acknowledged or dead-lettered every message."""
         while len(self._group(group).acknowledged) < len(self.messages):
-            await self._change()
+            await self._wait_for_change()
 
     def stop(self) -> None:
-        """An outage begins; what sources have in hand is lost to them, and comes again."""
+        """Begin an outage. Deliveries that are not acknowledged are lost, and come again."""
         self._running = False
         for source in self._sources:
             source._lose()
@@ -114,8 +114,8 @@ class MemoryBroker:
         for waiting in self._waiting:
             waiting.set()
 
-    async def _change(self) -> None:
-        """Return when there may be something to receive, or when it is time to look."""
+    async def _wait_for_change(self) -> None:
+        """Return when a message may have arrived, or after `receive_wait`."""
         waiting = asyncio.Event()
         self._waiting.add(waiting)
         try:
@@ -127,7 +127,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """Sends to a MemoryBroker, one event after the other."""
+    """Publishes to a MemoryBroker, one event after the other."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -158,7 +158,7 @@ class MemoryPublisher:
         raise_unless_accepted(outcomes)
 
     async def _send(self, envelope: EventEnvelope) -> Outcome:
-        await asyncio.sleep(0)  # as long as a round trip takes, a call can be cancelled
+        await asyncio.sleep(0)  # gives other tasks a turn, so that the call can be cancelled
         if self._closed:
             return Unknown(f"{self!r} was closed")
         if reason := self._broker.refuse(envelope):
@@ -171,13 +171,13 @@ class MemoryPublisher:
 
 
 class MemorySource:
-    """Receives from a MemoryBroker; one source of a group at a time."""
+    """Receives from a MemoryBroker; only one source of a group is active at a time."""
 
     def __init__(self, broker: MemoryBroker, group: str) -> None:
         self._broker = broker
         self._group = broker._group(group)
         self._next = 0
-        self._in_hand: dict[int, Delivery] = {}
+        self._unacknowledged: dict[int, Delivery] = {}
         self._closed = False
         broker._sources.add(self)
 
@@ -196,7 +196,7 @@ class MemorySource:
     async def receive(self, limit: int, /) -> Sequence[Delivery]:
         found = self._take(limit)
         if not found:
-            await self._broker._change()
+            await self._broker._wait_for_change()
             found = self._take(limit)
         return found
 
@@ -204,7 +204,7 @@ class MemorySource:
         if not delivery.lost:
             self._broker._check_reachable()
             self._group.acknowledged.add(delivery.message)
-            self._in_hand.pop(delivery.message, None)
+            self._unacknowledged.pop(delivery.message, None)
             self._broker._wake()
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
@@ -215,10 +215,10 @@ class MemorySource:
             await self.acknowledge(delivery)
 
     def _lose(self) -> None:
-        """What is in hand comes again, here or elsewhere."""
-        for delivery in self._in_hand.values():
+        """Give up all deliveries; this source or another one gets them again."""
+        for delivery in self._unacknowledged.values():
             delivery.lost = True
-        self._in_hand.clear()
+        self._unacknowledged.clear()
         if self._group.active is not None and self._group.active() is self:
             self._group.active = None
 
@@ -240,14 +240,14 @@ class MemorySource:
         return active is self
 
     def _deliver(self, number: int) -> Delivery:
-        self._group.handed_out[number] += 1
+        self._group.delivery_counts[number] += 1
         delivery = Delivery(
-            envelope=None, delivery_count=self._group.handed_out[number], message=number
+            envelope=None, delivery_count=self._group.delivery_counts[number], message=number
         )
         message = self._broker.messages[number]
         try:
             delivery.envelope = from_attributes(message.attributes, message.data)
         except (DecodeError, InvalidEvent) as error:
             delivery.problem = str(error)
-        self._in_hand[number] = delivery
+        self._unacknowledged[number] = delivery
         return delivery

@@ -1,4 +1,4 @@
-"""An outbox in memory, so that a service's tests run a relay with no database."""
+"""An outbox store in memory, so that tests can run a relay without a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class MemoryRow:
-    """An event on its way to one sink; `event` is as a producer would have written it."""
+    """The row of an event for one sink; `event` is what the producer wrote."""
 
     position: int
     event: Row = field(repr=False)
@@ -97,11 +97,11 @@ class _Sink:
 
 
 class MemoryOutboxStore:
-    """Fits RelayStore, with the promises of the real ones, for relays of one event loop.
+    """Keeps the promises of the real stores, for relays of one event loop.
 
-    `record` puts events in, as if their transaction had just been committed; `rows` shows what
-    became of them. `of_sink` gives the stores of further relays. Move the clock to let leases
-    and waits run out.
+    `record` adds events, as if their transaction had just been committed. `rows` shows their
+    status. `of_sink` returns the store of another relay or sink. To let leases and retry delays
+    run out, pass a `clock` and move it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MemoryOutboxStore:
         self._wake: Callable[[str], None] | None = None
 
     def of_sink(self, sink: str, *, park: bool = False) -> MemoryOutboxStore:
-        """One more store of this outbox."""
+        """Another store over the same rows."""
         other = type(self)(sink=sink, park=park, routes=self._routes, clock=self._clock)
         other._rows, other._positions, other._sinks = self._rows, self._positions, self._sinks
         return other
@@ -128,7 +128,10 @@ class MemoryOutboxStore:
     def record(
         self, *events: Event | EventEnvelope, sinks: Sequence[str] | None = None
     ) -> list[MemoryRow]:
-        """One row for each event and sink, which the routes say or you; relays are woken up."""
+        """Add a row for each event and sink, and wake relays up.
+
+        `sinks` overrides the routes.
+        """
         known = {(row.event.id, row.event.sink) for row in self._rows.values()}
         made: list[MemoryRow] = []
         for event in events:

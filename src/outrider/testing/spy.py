@@ -1,4 +1,4 @@
-"""For an application's own tests: what was recorded, and a delivery that needs no broker."""
+"""For an application's tests: shows what was recorded, and delivers it without a broker."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from outrider.store.schema.tables import OutboxTables
 
 T = TypeVar("T")
-_MOST: Final = 10_000
-# What is refused waits for longer than any test.
-_LATER: Final = ExponentialRetry(first=timedelta(hours=1), cap=timedelta(hours=1))
+_MAX_EVENTS: Final = 10_000
+# A refused event is not tried again: this delay is longer than any test.
+_NO_RETRY_IN_TIME: Final = ExponentialRetry(first=timedelta(hours=1), cap=timedelta(hours=1))
 
 
 class OutboxSpy:
-    """Looks at the outbox of an application, and empties it on demand."""
+    """Shows the pending events of an application's outbox, and delivers them on demand."""
 
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
         self._engine, self._tables = engine, tables
         self._inspector = OutboxInspector(engine, tables)
 
     async def waiting(self) -> list[EventEnvelope]:
-        """All that was recorded and not delivered yet, oldest first."""
+        """All pending events, oldest first."""
         repository = OutboxRepository(self._engine, Outbox(self._tables))
-        return await repository.fetch_unpublished(_MOST)
+        return await repository.fetch_unpublished(_MAX_EVENTS)
 
     async def recorded(self, event_class: type[T]) -> list[T]:
-        """The waiting events of one class, as they were recorded."""
+        """The pending events of one class, as they were recorded."""
         wanted = getattr(event_class, "event_type", None)
         found = [e.to_event() for e in await self.waiting() if e.event_type == wanted]
         return cast("list[T]", found)
@@ -56,9 +56,9 @@ class OutboxSpy:
         sink: str = DEFAULT_SINK,
         within: timedelta = timedelta(seconds=30),
     ) -> int:
-        """Bring all that waits to a publisher, by a real relay; how many events it accepted.
+        """Deliver all pending events with a real relay; return how many the publisher accepted.
 
-        What handlers record meanwhile is brought too; what the publisher refuses is left.
+        Events that handlers record meanwhile are delivered, too. Refused events stay pending.
         """
         accepted = 0
 
@@ -67,14 +67,16 @@ class OutboxSpy:
             if isinstance(signal, BatchPublished):
                 accepted += len(signal.accepted)
 
-        config = RelayConfig(retry=_LATER, poll_interval=timedelta(milliseconds=10), retention=None)
+        config = RelayConfig(
+            retry=_NO_RETRY_IN_TIME, poll_interval=timedelta(milliseconds=10), retention=None
+        )
         store = SqlOutboxStore(self._engine, self._tables, sink=sink)
         async with asyncio.timeout(within.total_seconds()):
             async with OutboxRelay(store, publisher, config, on_signal=watch):
-                while await self._left(sink):  # noqa: ASYNC110 - the database tells nobody
+                while await self._count_due(sink):  # noqa: ASYNC110 - the database sends no notice
                     await asyncio.sleep(0.01)
         return accepted
 
-    async def _left(self, sink: str) -> int:
+    async def _count_due(self, sink: str) -> int:
         pending = await self._inspector.count(EventFilter(sink=sink, status=PENDING))
         return pending - await self._inspector.count(EventFilter(sink=sink, status=RETRYING))

@@ -43,7 +43,7 @@ class ForgetsOnClose(MemorySource):
     """What it holds is gone with it."""
 
     async def close(self) -> None:
-        self._group.acknowledged.update(self._in_hand)
+        self._group.acknowledged.update(self._unacknowledged)
         await super().close()
 
 

@@ -270,11 +270,11 @@ MUTATIONS: Final = {
         ),
         r"assert 2 == 1",
         (
-            f"{_ONE_STORE}::test_only_old_published_events_are_forgotten_a_few_at_a_time"
+            f"{_ONE_STORE}::test_only_old_published_events_are_deleted_a_few_at_a_time"
             "[sqlite+aiosqlite]",
         ),
         (
-            f"{_ONE_STORE}::test_only_old_published_events_are_forgotten_a_few_at_a_time"
+            f"{_ONE_STORE}::test_only_old_published_events_are_deleted_a_few_at_a_time"
             "[postgresql+asyncpg]",
         ),
     ),

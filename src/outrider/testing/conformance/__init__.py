@@ -1,8 +1,8 @@
-"""What every publisher and every source must do, as tests that an adapter's author inherits."""
+"""The promises of publishers and sources, as test suites that an adapter's author inherits."""
 
 import pytest
 
-# pytest rewrites the assertions of test modules only; a suite should show both sides as well.
+# pytest rewrites assertions only in test modules, unless it is told the names of others.
 pytest.register_assert_rewrite(
     "outrider.testing.conformance.publishers",
     "outrider.testing.conformance.sending",

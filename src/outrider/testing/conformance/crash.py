@@ -21,17 +21,20 @@ _DONE: Final = b"done"
 
 
 async def crash(source: Callable[[], EventSource], receive: int, acknowledge: int) -> None:
-    """The process is forked, so the objects of the test need not be pickled."""
+    """Fork a consumer, let it receive and acknowledge, and kill it.
+
+    A fork needs no pickling of the test's objects.
+    """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Forking with threads is deprecated: a lock may be held. The deadline would show that.
+        # Forking a process with threads is deprecated: a lock may be held. The deadline shows that.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _live(source, receive, acknowledge, writer)
+        _run_child(source, receive, acknowledge, writer)
     os.close(writer)
     try:
-        async with asyncio.timeout(2 * timing.patience):
+        async with asyncio.timeout(2 * timing.max_wait_s):
             said = await asyncio.to_thread(os.read, reader, 65_536)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -41,7 +44,7 @@ async def crash(source: Callable[[], EventSource], receive: int, acknowledge: in
         raise AssertionError(f"the process failed before it was killed:\n{said.decode()}")
 
 
-def _live(
+def _run_child(
     source: Callable[[], EventSource], receive: int, acknowledge: int, writer: int
 ) -> NoReturn:
     try:

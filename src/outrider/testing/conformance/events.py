@@ -1,4 +1,4 @@
-"""Events for the suites, and the order they are in."""
+"""Events for the suites, and functions that compare their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outrider.testing.conformance.harness import StoredMessage
 
 CANARY: Final = "canary-3f9c"
-"""Put into payloads, user ids and garbage; it must appear in no printed text."""
+"""Put into payloads, user ids and garbage; no printed text may contain it."""
 
 _URL_WITH_PASSWORD: Final = re.compile(r"://[^/\s]*:[^/\s]+@")
 _ZONE: Final = timezone(timedelta(hours=5, minutes=30))
@@ -43,7 +43,7 @@ def event(
 
 
 def events(count: int, *aggregate_ids: str) -> list[EventEnvelope]:
-    """This number of events in total, the aggregates by turns."""
+    """This number of events in total; the aggregates take turns."""
     ids = aggregate_ids or ("a",)
     return [event(ids[number % len(ids)], {"number": number}) for number in range(count)]
 

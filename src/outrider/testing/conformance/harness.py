@@ -1,4 +1,4 @@
-"""What a suite must be told about a broker: one destination or one group, on a real server."""
+"""What an adapter's author implements for the suites: one destination, or one consumer group."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outrider.ports import Delivery, EventSource
     from outrider.testing.conformance.harness import SourceHarness
 
-AT_ONCE: Final = 100
+_BATCH_SIZE: Final = 100
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def receive(source: EventSource, limit: int) -> list[Delivery]:
 
 
 async def acknowledge(source: EventSource, delivery: Delivery) -> None:
-    """Repeats the call while the broker is unavailable."""
+    """Repeat the call while the broker is unavailable."""
     async with deadline():
         while True:
             try:
@@ -57,8 +57,8 @@ async def receive_some(source: EventSource, count: int) -> list[Delivery]:
 
 async def receive_until(source: EventSource, *last: EventEnvelope) -> list[Delivery]:
     """Everything up to these events, and what follows until a call returns nothing."""
-    found = await _collect(source, lambda found: AT_ONCE * bool(_ids(last) - _ids_in(found)))
-    while more := await receive(source, AT_ONCE):
+    found = await _collect(source, lambda found: _BATCH_SIZE * bool(_ids(last) - _ids_in(found)))
+    while more := await receive(source, _BATCH_SIZE):
         found += more
     return found
 

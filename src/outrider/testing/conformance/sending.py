@@ -30,7 +30,7 @@ async def publishing(sink: SinkHarness) -> AsyncIterator[EventPublisher]:
 
 
 async def outcomes_of(publisher: EventPublisher, batch: Sequence[EventEnvelope]) -> list[Outcome]:
-    """One per event; for every aggregate the accepted ones are a prefix."""
+    """One outcome per event; the accepted events of each aggregate must be a prefix."""
     outcomes = await _outcomes_of(publisher, batch)
     assert len(outcomes) == len(batch), "one outcome per event"
     accepted = defaultdict(list)
@@ -52,7 +52,10 @@ async def _outcomes_of(publisher: EventPublisher, batch: Sequence[EventEnvelope]
 
 
 async def settle(publisher: EventPublisher, batch: Sequence[EventEnvelope]) -> list[Outcome]:
-    """The last outcome of each event; unknown ones are repeated, unless a refused one is before."""
+    """The final outcome of each event.
+
+    Unknown events are published again, unless an earlier event of the aggregate was refused.
+    """
     last: dict[EventEnvelope, Outcome] = {}
     left = list(batch)
     try:

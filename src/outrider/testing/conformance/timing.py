@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-patience = 60.0
+max_wait_s = 60.0
 """Seconds after which a test stops waiting and fails; a healthy adapter needs far less."""
 REFUSAL_CEILING_S: Final = 5.0
 """Within this time a call with a refused event must end; a healthy adapter needs milliseconds. It
@@ -19,7 +19,7 @@ MOMENTS: Final = range(_TURNS + 8)
 
 
 def deadline() -> asyncio.Timeout:
-    return asyncio.timeout(patience)
+    return asyncio.timeout(max_wait_s)
 
 
 def refusal_deadline() -> asyncio.Timeout:

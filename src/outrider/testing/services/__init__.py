@@ -1,4 +1,4 @@
-"""Private PostgreSQL, RabbitMQ, Redis, NATS and Kafka servers on this machine, from nothing."""
+"""Private PostgreSQL, RabbitMQ, Redis, NATS and Kafka servers on this machine."""
 
 from outrider.testing.services.errors import NotOurs, ServerFailed, ServiceMissing
 from outrider.testing.services.run import KINDS, Services

@@ -1,4 +1,4 @@
-"""Brings up private servers by hand, prints their URLs, and keeps them until Ctrl-C."""
+"""Starts private servers, prints their URLs, and stops them on Ctrl-C."""
 
 import argparse
 import signal
@@ -34,10 +34,10 @@ def _options() -> argparse.Namespace:
 
 
 def _start(services: Services, kinds: list[str]) -> bool:
-    """Start all at once, say so of each as soon as it is up, and whether all are."""
+    """Start all servers at the same time, print each when it is up; return whether all are."""
     answers: SimpleQueue[tuple[str, Server | Exception]] = SimpleQueue()
     for kind in kinds:
-        # Daemons, so that Ctrl-C need not wait for a download.
+        # Daemon threads, so that Ctrl-C does not wait for a download.
         Thread(target=_start_one, args=(services, kind, answers), daemon=True).start()
     began = time.monotonic()
     all_up = True
@@ -58,7 +58,7 @@ def _start_one(
 ) -> None:
     try:
         answers.put((kind, getattr(services, kind)))
-    # Whatever it is, or the main thread would wait for ever.
+    # The main thread waits for an answer, whatever happens.
     except Exception as error:  # noqa: BLE001
         answers.put((kind, error))
 

@@ -1,8 +1,8 @@
-"""What can go wrong with a private server, sorted by what to do about it."""
+"""Errors of private servers, sorted by what to do about them."""
 
 
 class ServiceMissing(Exception):
-    """Install it: the message names the command that brings the service."""
+    """The program is not installed; the message has the command that installs it."""
 
     def __init__(self, service: str, command: str) -> None:
         super().__init__(f"{service} is missing; this brings it: {command}")
@@ -11,8 +11,8 @@ class ServiceMissing(Exception):
 
 
 class ServerFailed(Exception):
-    """Read the end of the server's log, which is in the message."""
+    """The server did not start or a tool failed; the message has the end of the log."""
 
 
 class NotOurs(Exception):
-    """Abort: the server is not proven to be one that this run started."""
+    """The server may not be stopped or changed: this process did not start it."""

@@ -1,4 +1,4 @@
-"""Finds and ends the processes of a run, even when the program that started them is gone."""
+"""Finds and kills the processes of a run, even when the program that started them is gone."""
 
 import os
 import select
@@ -14,13 +14,15 @@ try:
 except ImportError as error:
     raise ImportError("psutil is missing: pip install 'outrider[testing]'") from error
 
-# Every server carries its folder in this variable, so that a reused pid is never taken for ours.
+# Every server has its folder in this variable, so that a reused pid is never taken for a server.
 MARK = "OUTRIDER_SERVICES"
 
 
 def processes_in(folder: Path) -> set[psutil.Process]:
-    """What was started for the folder, and what that started: PostgreSQL's backends overwrite
-    the memory that held their environment, and with it the mark."""
+    """The processes that were started for the folder, and all their children.
+
+    PostgreSQL's backends overwrite their environment, so that they are found as children only.
+    """
     found = {process for pid in psutil.pids() if (process := _marked(pid, folder))}
     for process in list(found):
         with suppress(psutil.Error):
@@ -29,7 +31,7 @@ def processes_in(folder: Path) -> set[psutil.Process]:
 
 
 def freeze(folder: Path) -> set[psutil.Process]:
-    """Stop all processes of the folder, including those forked while we were looking."""
+    """SIGSTOP all processes of the folder, including those that are forked meanwhile."""
     frozen: set[psutil.Process] = set()
     while fresh := processes_in(folder) - frozen:
         for process in fresh:
@@ -46,7 +48,7 @@ def thaw(folder: Path) -> None:
 
 
 def kill(folder: Path, within: float = 30) -> None:
-    """SIGKILL all processes of the folder at one instant; return when they are gone."""
+    """SIGSTOP all processes of the folder, then SIGKILL them; return when they are gone."""
     deadline = time.monotonic() + within
     while victims := freeze(folder):
         for process in victims:
@@ -58,9 +60,9 @@ def kill(folder: Path, within: float = 30) -> None:
 
 
 def start_keeper(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that kills and deletes all of the run once our end of its stdin closes."""
+    """Start a process that ends the run when this process ends: it waits for EOF on its stdin."""
     return subprocess.Popen(
-        # -P: this folder holds modules named like client libraries.
+        # -P: keeps this folder off sys.path, since it has modules named like client libraries.
         [sys.executable, "-P", __file__, str(folder), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -86,11 +88,11 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _keep(folder: Path, parent: int) -> None:
-    # The parent's forks may hold the pipe open for longer than it lives, hence the look at its pid.
+    # Forks of the parent may keep the pipe open after its end, so its pid is checked, too.
     while os.getppid() == parent and not select.select([sys.stdin], [], [], 1)[0]:
         pass
     kill(folder)
-    # A server caught between fork and exec was not marked yet.
+    # A server between fork and exec did not have the variable yet.
     time.sleep(0.1)
     kill(folder)
     _release_shared_memory(folder)
@@ -98,7 +100,7 @@ def _keep(folder: Path, parent: int) -> None:
 
 
 def _release_shared_memory(folder: Path) -> None:
-    """Remove what a killed PostgreSQL leaves in the kernel; it notes the id beside its pid."""
+    """Remove the shared memory of a killed PostgreSQL; its pid file has the segment's id."""
     for note in folder.glob("*/data/postmaster.pid"):
         with suppress(OSError, IndexError):
             _, segment = note.read_text().splitlines()[6].split()

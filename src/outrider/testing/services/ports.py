@@ -7,26 +7,26 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
-_given: set[int] = set()
+_returned: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody holds now and that this process has not given out before."""
+    """Ports that are free now and that this process has not returned before."""
     ports: list[int] = []
-    # Ports the kernel lends to clients are avoided: while a server is down, a client that keeps
-    # reconnecting would in the end be lent that very port and connect to itself.
-    candidates = range(20_000, _first_client_port())
+    # Not from the range of ephemeral ports: while a server is down, a client that reconnects could
+    # get the port of that server as its own, and connect to itself.
+    candidates = range(20_000, _first_ephemeral_port())
     while len(ports) < count:
         port = random.choice(candidates)  # noqa: S311
-        if port not in _given and is_free(port):
-            _given.add(port)
+        if port not in _returned and is_free(port):
+            _returned.add(port)
             ports.append(port)
     return ports
 
 
 def is_free(port: int) -> bool:
     with closing(socket.socket()) as probe:
-        # As the servers do: a connection in TIME_WAIT is no obstacle, a listener is.
+        # As servers do: the port may have connections in TIME_WAIT, but no listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -36,13 +36,13 @@ def is_free(port: int) -> bool:
 
 
 def exchange(port: int, request: bytes = b"", timeout: float = 2) -> bytes:
-    """Send a request and return the first piece of the answer."""
+    """Send a request and return the first bytes of the answer."""
     with closing(socket.create_connection((LOOPBACK, port), timeout=timeout)) as connection:
         connection.sendall(request)
         return connection.recv(65_536)
 
 
-def _first_client_port() -> int:
+def _first_ephemeral_port() -> int:
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:

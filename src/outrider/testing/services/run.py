@@ -23,7 +23,7 @@ from outrider.testing.services.servers.server import Server
 KINDS: dict[str, type[Server]] = {
     kind.kind: kind for kind in (Postgres, RabbitMQ, Redis, Nats, Kafka)
 }
-"""The servers by the names that `Services.another` takes."""
+"""The kinds of servers, by the names that `Services.another` takes."""
 
 _CLASSES: dict[str, type[Server]] = {kind.__name__: kind for kind in KINDS.values()}
 _CLASSES[MockKafka.__name__] = MockKafka
@@ -46,9 +46,9 @@ class Services:
     def __init__(
         self, *, install: bool = False, lender: Path | None = None, namespace: str = ""
     ) -> None:
-        # Resolved, since some servers name their folder so when asked who they are.
+        # Resolved, because servers report their folder without symbolic links.
         self.folder = Path(tempfile.mkdtemp(prefix="outrider-")).resolve()
-        # PostgreSQL may run as another user, who has to pass through.
+        # PostgreSQL may run as another user, who must be able to enter.
         self.folder.chmod(0o711)
         self._keeper = start_keeper(self.folder)
         self._locks = {kind: Lock() for kind in KINDS}
@@ -150,7 +150,7 @@ class Services:
     def _start_in_new_folder(self, kind: type[Server]) -> Server:
         server = kind(self.folder / f"{kind.kind}-{next(self._numbers)}")
         server.may_install = self._install
-        # Noted before it starts, so that a run which ends meanwhile stops it too.
+        # Added before it starts, so that a run that ends meanwhile stops it, too.
         self._started.append(server)
         server.start()
         return server

@@ -1,4 +1,4 @@
-"""The part of the store suite that is about batches: what they hold, and in which order."""
+"""The part of the store suite about claims: which events a batch has, and in which order."""
 # ruff: noqa: S101
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ClaimSuite:
-    """What a batch holds, and in which order."""
+    """Which events a batch has, and in which order."""
 
     async def test_claim_gives_the_oldest_in_order_and_only_of_the_lanes_asked_for(
         self, store_harness: StoreHarness
@@ -82,7 +82,7 @@ class ClaimSuite:
     async def test_batch_has_the_oldest_of_each_aggregate_at_the_very_moment_waits_end(
         self, store_harness: StoreHarness
     ) -> None:
-        """A moment that is not the same for all rows lets a second event overtake its first."""
+        """Unless all rows are compared with the same time, an event overtakes an earlier one."""
         events = happened(*range(150), *range(150))
         await store_harness.record(events)
         order = {event_id: n for n, event_id in enumerate(ids(events))}
@@ -124,7 +124,7 @@ class ClaimSuite:
     async def test_whatever_happens_order_holds_and_nothing_is_lost(
         self, store_harness: StoreHarness, seed: int
     ) -> None:
-        chance = random.Random(seed)  # noqa: S311 - to repeat it, not to hide it
+        chance = random.Random(seed)  # noqa: S311 - to repeat it, not for secrets
         async with store_harness.opened() as one, store_harness.opened() as other:
             history = History(store_harness, [Relay(one), Relay(other)], chance)
             await history.begin()

@@ -1,4 +1,4 @@
-"""What a store's tests need: a harness for each kind of store, and relays as stores know them."""
+"""What the store suite needs: a harness for each kind of store, and a relay double."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 ALL: Final = range(LANES)
 LEASE: Final = timedelta(seconds=30)
-_PATIENCE: Final = 30.0
+_MAX_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRow:
-    """A row of the outbox, as it is now."""
+    """The current state of a row of the outbox."""
 
     event_id: UUID
     status: str
@@ -58,14 +58,14 @@ class StoreHarness(ABC):
 
     @abstractmethod
     async def expire(self) -> None:
-        """As if all relays had been silent for longer than their lease."""
+        """Let all leases run out."""
 
     @asynccontextmanager
     async def opened(
         self, sink: str = DEFAULT_SINK, *, park: bool = False
     ) -> AsyncIterator[RelayStore]:
         store = self.store(sink, park=park)
-        await store.open(lambda _word: None)
+        await store.open(lambda _lanes: None)
         try:
             yield store
         finally:
@@ -73,7 +73,7 @@ class StoreHarness(ABC):
 
 
 def happened(*aggregates: int) -> list[EventEnvelope]:
-    """One event for each; the payload's number tells them apart."""
+    """One event for each aggregate; the payload has its number."""
     return [
         DomainEvent("thing.happened", "thing", aggregate, {"n": n}).to_envelope()
         for n, aggregate in enumerate(aggregates)
@@ -86,7 +86,7 @@ def ids(events: Sequence[ClaimedEvent | EventEnvelope]) -> list[UUID]:
 
 
 class Relay:
-    """A relay as far as a store knows it."""
+    """Calls a store as a relay does, with its id and its fencing tokens."""
 
     def __init__(self, store: RelayStore) -> None:
         self.id, self.store = uuid4(), store
@@ -113,7 +113,7 @@ class Relay:
 async def relay_of(
     harness: StoreHarness, sink: str = DEFAULT_SINK, *, park: bool = False
 ) -> AsyncIterator[Relay]:
-    """One that holds all lanes it can get."""
+    """A relay that has leased all lanes it can get."""
     async with harness.opened(sink, park=park) as store:
         relay = Relay(store)
         await relay.lease()
@@ -121,8 +121,8 @@ async def relay_of(
 
 
 async def until(done: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Ask again and again; stores that never wait themselves do not keep the deadline away."""
-    async with asyncio.timeout(_PATIENCE):
+    """Check until it is true. Sleeping lets the deadline fire with stores that never wait."""
+    async with asyncio.timeout(_MAX_WAIT_S):
         while True:
             answer = done()
             if answer if isinstance(answer, bool) else await answer:

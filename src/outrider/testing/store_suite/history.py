@@ -23,13 +23,13 @@ class History:
 
     def __init__(self, harness: StoreHarness, relays: list[Relay], chance: random.Random) -> None:
         self._harness, self._relays, self._chance = harness, relays, chance
-        self._hands: dict[Relay, list[ClaimedEvent]] = {relay: [] for relay in relays}
+        self._batches: dict[Relay, list[ClaimedEvent]] = {relay: [] for relay in relays}
         self.recorded: dict[UUID, int] = {}
         self.delivered: dict[UUID, int] = {}
         self.out_of_order: list[UUID] = []
 
     async def begin(self) -> None:
-        """All have lanes; some of the harm is done only by two relays at work side by side."""
+        """Give lanes to all relays: some faults show only when two relays work at the same time."""
         for relay in self._relays * 2:
             await self._lease(relay)
 
@@ -47,7 +47,7 @@ class History:
             await self._settle(relay)
 
     async def drain(self) -> None:
-        """When all trouble is over, one relay brings the rest."""
+        """Let one relay deliver the rest."""
         for relay in self._relays:
             await relay.store.release(relay.id, None)
         last = self._relays[0]
@@ -68,20 +68,20 @@ class History:
         await self._harness.record(events)
 
     async def _lease(self, relay: Relay) -> None:
-        """With empty hands it keeps no more than its share."""
+        """Release surplus lanes, unless a batch is in progress."""
         surplus = (await relay.lease()).surplus
-        if surplus and not self._hands[relay]:
+        if surplus and not self._batches[relay]:
             await relay.store.release(relay.id, surplus)
             relay.tokens = {n: token for n, token in relay.tokens.items() if n not in surplus}
 
     async def _claim(self, relay: Relay) -> None:
-        """A relay that lost its lanes does not know it, and publishes all the same."""
+        """Claim with the tokens the relay has, even if it has lost its lanes meanwhile."""
         if relay.tokens:
-            self._hands[relay] = await relay.store.claim(relay.tokens, 10)
+            self._batches[relay] = await relay.store.claim(relay.tokens, 10)
 
     async def _settle(self, relay: Relay) -> None:
-        """For each aggregate some are accepted, then one may be refused, the rest is unknown."""
-        batch, self._hands[relay] = self._hands[relay], []
+        """Accept some events of each aggregate, then perhaps refuse one; the rest is unknown."""
+        batch, self._batches[relay] = self._batches[relay], []
         accepted, refused, unknown = [], [], []
         stopped: set[str] = set()
         for event in batch:
@@ -97,7 +97,7 @@ class History:
         await relay.settle(accepted, refused, unknown)
 
     def _deliver(self, envelope: EventEnvelope) -> None:
-        """Only the first delivery counts: what comes again is a duplicate."""
+        """Note the first delivery of an event; later ones are duplicates."""
         if envelope.event_id not in self.delivered:
             number = list(self.recorded).index(envelope.event_id)
             aggregate = int(envelope.aggregate_id)

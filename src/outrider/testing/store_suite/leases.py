@@ -1,4 +1,4 @@
-"""The part of the store suite that is about lanes, tokens, and who may change what."""
+"""The part of the store suite about lanes, leases and fencing tokens."""
 # ruff: noqa: S101
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LeaseSuite:
-    """Lanes, tokens, and who may change what."""
+    """Who leases which lanes, and which rows a relay may change."""
 
     async def test_first_relay_gets_all_lanes_and_the_second_half_of_them(
         self, store_harness: StoreHarness

@@ -1,4 +1,4 @@
-"""The part of the store suite that is about what is written down, and what is deleted."""
+"""The part of the store suite about settling events and deleting published rows."""
 # ruff: noqa: S101
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SettleSuite:
-    """What is written down, and what is deleted."""
+    """Settling events, and deleting published rows."""
 
     async def test_settled_events_are_published_in_the_order_of_delivery(
         self, store_harness: StoreHarness
@@ -67,7 +67,7 @@ class SettleSuite:
             assert [row.crash_count for row in await store_harness.rows()] == [1, 0]
             assert [event.crash_count for event in await relay.store.claim(ALL, 10)] == [1, 0]
 
-    async def test_only_old_published_events_are_forgotten_a_few_at_a_time(
+    async def test_only_old_published_events_are_deleted_a_few_at_a_time(
         self, store_harness: StoreHarness
     ) -> None:
         events = happened(*range(6))
@@ -85,7 +85,7 @@ class SettleSuite:
             statuses = [row.status for row in await store_harness.rows()]
             assert statuses == ["failed", "pending", "pending"]
 
-    async def test_left_counts_what_is_pending_up_to_a_limit(
+    async def test_pending_events_are_counted_up_to_a_limit(
         self, store_harness: StoreHarness
     ) -> None:
         await store_harness.record(happened(1, 2, 3))

@@ -1,4 +1,4 @@
-"""The part of the store suite that is about one event for several sinks."""
+"""The part of the store suite about one event for several sinks."""
 # ruff: noqa: S101
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SinkSuite:
-    """One event for several sinks: a row for each, and each goes its own way."""
+    """One event for several sinks: each sink has its own row and its own status."""
 
     async def test_sinks_do_not_see_each_others_lanes_and_events(
         self, store_harness: StoreHarness

@@ -1,4 +1,4 @@
-"""What is kept from run to run: downloads, and the locks under which they are made."""
+"""The cache folder: downloads that later runs use again, and lock files."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Keep other processes and threads from doing the named thing at the same time."""
+    """Hold a lock of this name, across processes and threads."""
     with (cache_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# By these the scripts of a package start its daemon.
-_STARTERS = ("invoke-rc.d", "deb-systemd-invoke", "service")
+# Installation scripts start daemons with these programs.
+_DAEMON_STARTERS = ("invoke-rc.d", "deb-systemd-invoke", "service")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -16,11 +16,11 @@ def can_install() -> bool:
 
 
 def install(package: str) -> None:
-    """Install from the package lists at hand; renew them only if that fails."""
-    with tempfile.TemporaryDirectory(prefix="outrider-") as idle_starters:
-        for name in _STARTERS:
-            Path(idle_starters, name).symlink_to(shutil.which("true") or "/bin/true")
-        options = ["-o", f"DPkg::Path={idle_starters}:{_SYSTEM_PATH}"]
+    """Install a package; if that fails, update the package lists and try again."""
+    with tempfile.TemporaryDirectory(prefix="outrider-") as stand_ins:
+        for name in _DAEMON_STARTERS:
+            Path(stand_ins, name).symlink_to(shutil.which("true") or "/bin/true")
+        options = ["-o", f"DPkg::Path={stand_ins}:{_SYSTEM_PATH}"]
         install = ["install", "--yes", "--no-install-recommends", *options, package]
         if _apt_get(*install).returncode == 0:
             return

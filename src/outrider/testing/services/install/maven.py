@@ -1,4 +1,4 @@
-"""Fetches Java programs from Maven's registry."""
+"""Downloads Java programs with Maven."""
 
 import subprocess
 import tempfile
@@ -23,12 +23,12 @@ _DEPENDENCY = (
 
 
 def jars(name: str) -> Path:
-    """Where the jars of a download are kept."""
+    """The folder of a download's jars."""
     return cache_folder() / name
 
 
 def fetch(name: str, coordinates: Sequence[str], mvn: Path) -> None:
-    """Bring jars, with all they depend on, into the cache: whole or not at all."""
+    """Download jars with their dependencies into the cache, completely or not at all."""
     with locked(name):
         if jars(name).is_dir():
             return

@@ -1,4 +1,4 @@
-"""Where a server's program comes from: this machine, an installed wheel, Debian."""
+"""Finds a server's program: on this machine, in an installed wheel, or as a Debian package."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ PATH = "$PATH"
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program, the places to look for it in their order, and the command that brings it."""
+    """A program, where to look for it, and the command that installs it."""
 
     service: str
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class Program:
 
     def _install(self) -> Path | None:
         with locked("apt"):
-            # Another process may have installed it while we waited for the lock.
+            # Another process may have installed it while this one waited for the lock.
             if (found := self.find()) is None:
                 try:
                     debian.install(self.package)
@@ -58,7 +58,7 @@ class Program:
     def _folders(self) -> Iterator[Path]:
         for place in self.places:
             yield from _path() if place == PATH else _newest_first(place)
-        # An environment that is not activated is not on the PATH.
+        # A virtual environment that is not activated is not on the PATH.
         yield Path(sysconfig.get_path("scripts"))
         if (folder := self.wheel()) is not None:
             yield folder

@@ -1,4 +1,4 @@
-"""A private Kafka broker, a single node that is its own controller."""
+"""A private Kafka: a single node that is broker and controller."""
 
 import struct
 from pathlib import Path
@@ -14,7 +14,7 @@ VERSION = "4.1.0"
 _JARS = f"kafka-{VERSION}"
 _COORDINATES = (
     f"org.apache.kafka:kafka_2.13:{VERSION}",
-    # Without it the broker is silent about its errors.
+    # Without it the broker does not log its errors.
     "org.slf4j:slf4j-simple:1.7.36",
 )
 _REMEDY = "sudo apt-get install default-jre-headless maven"
@@ -25,7 +25,7 @@ MAVEN = Program(service="kafka", names=("mvn",), package="maven", remedy=_REMEDY
 
 
 class Kafka(Server):
-    """One broker that is its own controller, on a port of its own."""
+    """One broker that is also its controller."""
 
     kind = "kafka"
     ports_needed = 2  # clients, controller
@@ -42,7 +42,7 @@ class Kafka(Server):
         settings = self.folder / "server.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings()))
         if not (self.folder / "data").exists():
-            # The cluster's id is the mark by which own() knows the broker.
+            # own() recognises the broker by the id of its cluster.
             identity = ("--cluster-id", self.name, "--config", str(settings))
             self.run(*self._java("kafka.tools.StorageTool", "format", *identity))
 
@@ -64,23 +64,23 @@ class Kafka(Server):
         maven.fetch(_JARS, _COORDINATES, mvn)
 
     def _archive_classes(self) -> None:
-        """Most of a start is loading classes; with an archive of them it takes half as long."""
+        """Create a class data sharing archive once: with it, a start takes half the time."""
         with locked(_JARS):
             if not _archive().exists():
                 once = _Archiving(self.folder / "archiving")
                 once.start()
                 once.stop()
-                _new_archive().touch()  # a Java that has no archives is not asked again
+                _new_archive().touch()  # a Java without this feature is not tried again
                 _new_archive().rename(_archive())
 
     def _java(self, *arguments: str) -> list[str]:
         return [
             str(self.program(JAVA)),
             f"-XX:SharedArchiveFile={_archive()}",
-            "-Xlog:disable",  # an archive of another Java is left unused without a word
+            "-Xlog:disable",  # no warning if the archive is of another Java version
             "-Xmx512m",
             "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # starts in half the time, and is fast enough for tests
+            "-XX:TieredStopAtLevel=1",  # a faster start; slower code is no problem here
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             f"{maven.jars(_JARS)}/*",
@@ -104,16 +104,16 @@ class Kafka(Server):
             ("transaction.state.log.replication.factor", 1),
             ("transaction.state.log.min.isr", 1),
             ("group.initial.rebalance.delay.ms", 0),
-            # Else it notes twice a second that there is nothing to note.
+            # Otherwise it writes an empty record twice a second.
             ("metadata.max.idle.interval.ms", 0),
-            # A killed broker is let in again only when its last session has run out.
+            # A killed broker can register again only after its last session has expired.
             ("broker.session.timeout.ms", 2000),
             ("broker.heartbeat.interval.ms", 500),
         ]
 
 
 class _Archiving(Kafka):
-    """Writes the archive when it ends."""
+    """A broker that writes the archive when it ends."""
 
     def _archive_classes(self) -> None: ...
 

@@ -19,7 +19,7 @@ signal.pause()
 
 class MockKafka(Kafka):
     note = "a mock in memory: a restart loses its data and changes its port"
-    ports_needed = 0  # it takes one by itself
+    ports_needed = 0  # it chooses one by itself
     mark = "mockCluster"
 
     @staticmethod

@@ -16,7 +16,7 @@ PROGRAM = Program(
 
 
 class Nats(Server):
-    """A server with JetStream, its store in a folder of its own."""
+    """A server with JetStream."""
 
     kind = "nats"
 
@@ -39,5 +39,5 @@ class Nats(Server):
         return f"nats://{LOOPBACK}:{self.port}"
 
     def ask(self) -> bytes:
-        # It introduces itself to whoever connects.
+        # The server sends its name to every new connection.
         return exchange(self.port)

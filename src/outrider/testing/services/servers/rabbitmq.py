@@ -1,4 +1,4 @@
-"""A private RabbitMQ node with an epmd of its own."""
+"""A private RabbitMQ node with its own epmd."""
 
 import re
 import secrets
@@ -14,7 +14,7 @@ from outrider.testing.services.servers.server import Server
 PROGRAM = Program(
     service="rabbitmq",
     names=("rabbitmq-server",),
-    # The one on Debian's PATH is a wrapper that switches to the user of the system's daemon.
+    # The program on Debian's PATH is a wrapper that switches to the user `rabbitmq`.
     places=("/usr/lib/rabbitmq/bin", PATH),
     package="rabbitmq-server",
     remedy="sudo apt-get install rabbitmq-server",
@@ -24,7 +24,7 @@ USER = "outrider"
 
 
 class RabbitMQ(Server):
-    """A node with a virtual host and a user of its own."""
+    """A node with its own virtual host and user."""
 
     kind = "rabbitmq"
     vhost = ""
@@ -70,7 +70,7 @@ class RabbitMQ(Server):
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
-            # The default host would be this machine's name, which need not resolve.
+            # The default is this machine's host name, which may not resolve.
             "RABBITMQ_NODENAME": f"{self.name}@localhost",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": on_loopback,
         }
@@ -87,7 +87,7 @@ class RabbitMQ(Server):
         )
 
     def ask(self) -> bytes:
-        # Its first frame carries the name of the cluster, which is made from the node's.
+        # The first frame has the name of the cluster, which contains the name of the node.
         return exchange(self.port, b"AMQP\x00\x00\x09\x01")
 
     def ctl(self, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""A private Redis, or Valkey in its place."""
+"""A private Redis, or Valkey."""
 
 import re
 
@@ -18,7 +18,7 @@ _DATABASES = 64
 
 
 class Redis(Server):
-    """A server that keeps what it acknowledged."""
+    """A server that does not lose acknowledged writes."""
 
     kind = "redis"
     database = 0
@@ -42,7 +42,7 @@ class Redis(Server):
             # An acknowledged write survives kill().
             "appendfsync always",
             'save ""',
-            # Setting the title would overwrite the environment, and with it our mark.
+            # Setting the process title would overwrite the environment, which the keeper reads.
             "set-proc-title no",
         )
         (self.folder / "redis.conf").write_text("\n".join(settings))
@@ -59,7 +59,7 @@ class Redis(Server):
         self.database = int(added.removeprefix(b":"))
 
     def ask(self) -> bytes:
-        # While it reads its data back it answers this question, and refuses all others.
+        # While it loads its data it answers CONFIG, but refuses commands for keys.
         if b"LOADING" in exchange(self.port, b"EXISTS outrider\r\n"):
             return b""
         return exchange(self.port, b"CONFIG GET dir\r\n")

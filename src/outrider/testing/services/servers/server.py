@@ -1,4 +1,4 @@
-"""A private server: its folder, its port, its processes, and the proof that they are ours."""
+"""A private server: its folder, its ports, its processes, and the proof that it is ours."""
 
 import os
 import pwd
@@ -20,12 +20,12 @@ from outrider.testing.services.errors import NotOurs, ServerFailed
 from outrider.testing.services.install.programs import Program
 from outrider.testing.services.ports import free_ports, is_free
 
-# The caller's other settings (PGHOST, RABBITMQ_…, JAVA_TOOL_OPTIONS) must not reach the server.
+# Other variables of the caller (PGHOST, RABBITMQ_…, JAVA_TOOL_OPTIONS) must not reach the server.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "JAVA_HOME", "TMPDIR")
 
 
 class Server(ABC):
-    """What all kinds have in common; a kind says only what is different about it."""
+    """What all kinds of servers have in common."""
 
     kind: ClassVar[str]
     ports_needed: ClassVar[int] = 1
@@ -36,7 +36,7 @@ class Server(ABC):
     def __init__(self, folder: Path, *, given_url: str | None = None) -> None:
         self.folder = folder
         self.given_url = given_url
-        # Also a valid id of a Kafka cluster: 22 characters of base64.
+        # 22 characters, so that it is also a valid id of a Kafka cluster.
         self.name = "outrider" + secrets.token_hex(7)
         self.password = secrets.token_hex(16)
         self.ports: list[int] = []
@@ -53,7 +53,7 @@ class Server(ABC):
 
     @abstractmethod
     def ask(self) -> bytes:
-        """Ask whoever answers on the port who it is."""
+        """Ask the server on the port for something that identifies it."""
 
     @abstractmethod
     def private_url(self) -> str: ...
@@ -64,7 +64,7 @@ class Server(ABC):
 
     @property
     def mark(self) -> str:
-        """What only this very server would say when asked."""
+        """What the answer of this server contains, and no other server's answer."""
         return self.name
 
     def environment(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Server(ABC):
             self.enter(namespace)
 
     def account(self) -> pwd.struct_passwd | None:
-        """The user to run as, if not the caller."""
+        """The user that runs the server, if not the caller."""
         return None
 
     @property
@@ -147,7 +147,7 @@ class Server(ABC):
                     raise
 
     def stop(self) -> None:
-        """Ask it to end; kill what is left after the deadline."""
+        """Stop the server; kill it if it still runs at the deadline."""
         self._must_be_private()
         if self._process is not None and self.alive:
             self._process.send_signal(self.stop_signal)
@@ -175,7 +175,7 @@ class Server(ABC):
         keeper.thaw(self.folder)
 
     def own(self) -> None:
-        """Raise NotOurs unless our process holds the port and the answer names this run."""
+        """Raise NotOurs unless a process of this run listens on the port and answers."""
         self._must_be_ours()
         if not any(_listens(process, self.port) for process in keeper.processes_in(self.folder)):
             raise NotOurs(f"no process of {self.folder} listens on port {self.port}")
@@ -183,7 +183,7 @@ class Server(ABC):
             raise NotOurs(f"what answers on port {self.port} is not the {self.kind} of this run")
 
     def answers(self) -> bool:
-        """Whether this very server, and not some other on its port, answers now."""
+        """Whether this server answers now, and not another one on its port."""
         try:
             return self.mark.encode() in self.ask()
         except (OSError, ServerFailed):
