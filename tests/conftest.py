@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest_plugins = ["tests.support.faults.scoreboard"]
 
 _TESTS = Path(__file__).parent
-# Measuring doubles the time of a test; the other folders reach little that these do not reach.
+# The other folders reach little of the library that these do not reach.
 _MEASURED = ("conformance", "integration", "unit")
 _cost: dict[str, int] = {}
 
@@ -85,8 +85,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_server(item):
             item.add_marker(pytest.mark.server)
-        if item.path.relative_to(_TESTS).parts[0] not in _MEASURED:
+        if not _is_measured(item):
             item.add_marker(pytest.mark.no_cover)
+
+
+def _is_measured(item: pytest.Item) -> bool:
+    """Whether coverage is measured, which doubles the time of a test and more."""
+    is_random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return item.path.relative_to(_TESTS).parts[0] in _MEASURED and not is_random
 
 
 def _needs_server(item: pytest.Item) -> bool:

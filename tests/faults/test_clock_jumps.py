@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 
 from outrider.testing.services import Services
-from tests.support.faults import clocks
 from tests.support.faults.clocks import Clock, JumpingPostgres
 from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
 from tests.support.faults.scoreboard import Scoreboard
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def database(services: Services) -> Iterator[JumpingPostgres]:
-    server = clocks.start(services)
+    server = services.another(JumpingPostgres)
     yield server
     server.stop()
 

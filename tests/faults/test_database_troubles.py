@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def server(services: Services) -> Iterator[Postgres]:
-    server = cast("Postgres", services.another("postgres"))
+    server = services.another(Postgres)
     yield server
     server.stop()
 
@@ -289,7 +288,7 @@ async def test_relay_survives_a_failover_that_loses_the_last_commits(
 def copy_of(services: Services, server: Postgres) -> Standby:
     """A standby that has all of now, and then hears no more."""
     Standby.primary = server
-    standby = cast("Standby", services._start_in_new_folder(Standby))
+    standby = services.another(Standby)
     standby.stop()
     return standby
 

@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 from outrider.testing.services import Services
 from tests.support.databases import create_database
-from tests.support.faults import linked_kafka
 from tests.support.faults.effects import assert_once_and_in_order, effects_database, effects_in
 from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
+from tests.support.faults.linked_kafka import LinkedKafka
 from tests.support.faults.proxies import Proxies, link_to, links_to
 from tests.support.faults.scoreboard import Scoreboard
 from tests.support.faults.weather import Weather
@@ -169,7 +169,7 @@ class Counter:
 async def broker_behind_links(services: Services, kind: str) -> AsyncIterator[tuple[str, Proxies]]:
     """The URL of a broker, and links to it."""
     if kind == "kafka":  # says itself where its clients go, so that there is one link for all
-        server = await asyncio.to_thread(linked_kafka.start, services)
+        server = await asyncio.to_thread(services.another, LinkedKafka)
         async with link_to(server.url, server.link_port) as link:
             yield server.url, {"broker": link}
         await asyncio.to_thread(server.stop)

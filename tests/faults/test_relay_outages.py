@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -46,7 +45,7 @@ def broker(services: Services) -> Server:
 
 @pytest.fixture
 def database(services: Services) -> Iterator[Postgres]:
-    server = cast("Postgres", services.another("postgres"))
+    server = services.another(Postgres)
     yield server
     server.stop()
 

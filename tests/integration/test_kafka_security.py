@@ -67,8 +67,7 @@ class SecureKafka(Kafka):
 
 @pytest.fixture(scope="module")
 def secure(services: Services) -> Iterator[SecureKafka]:
-    server = services._start(SecureKafka)
-    assert isinstance(server, SecureKafka)
+    server = services.another(SecureKafka)
     yield server
     server.stop()
 

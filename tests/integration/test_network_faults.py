@@ -39,7 +39,7 @@ from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Services
 from tests.support.databases import create_database
 from tests.support.doubles import RecordingSink, SignalRecorder
-from tests.support.faults import linked_kafka
+from tests.support.faults.linked_kafka import LinkedKafka
 from tests.support.faults.proxies import link_to
 from tests.support.inbox_shop import Shop, placed
 from tests.support.processes.effects_app import prepare_broker, source_of
@@ -265,7 +265,7 @@ class Broker:
 @pytest.fixture(params=BROKERS)
 async def broker(request: pytest.FixtureRequest, services: Services) -> AsyncIterator[Broker]:
     if request.param == "kafka":
-        server: Any = await asyncio.to_thread(linked_kafka.start, services)
+        server = await asyncio.to_thread(services.another, LinkedKafka)
         link = link_to(server.url, server.link_port)
     else:
         server = getattr(services, request.param)

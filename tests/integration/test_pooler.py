@@ -77,8 +77,8 @@ async def jostle(port: int) -> None:
 
 @pytest.mark.fault("D15")
 async def test_relay_works_behind_a_transaction_pooler_by_polling(services: Services) -> None:
-    PgBouncer.upstream = services.another("postgres")  # type: ignore[assignment]
-    pooler = services._start_in_new_folder(PgBouncer)
+    PgBouncer.upstream = services.another(Postgres)
+    pooler = services.another(PgBouncer)
     direct = create_async_engine(PgBouncer.upstream.url.replace("://", "+asyncpg://", 1))
     through = create_async_engine(
         pooler.url, connect_args={"statement_cache_size": 0, "prepared_statement_name_func": str}

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -168,4 +168,4 @@ class Guarded(Nats):
 
 
 def start_guarded(services: Services, kind: type[Guarded] = Guarded) -> Guarded:
-    return cast("Guarded", services._start_in_new_folder(kind))
+    return services.another(kind)

@@ -1,26 +1,25 @@
-"""Clocks that jump: libfaketime before a program, and a file that says by how much."""
+"""Clocks that jump, by libfaketime, which reads the offset from a file."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
 
-from outrider.testing.services import KINDS, ServiceMissing, Services
+from outrider.testing.services import ServiceMissing
 from outrider.testing.services.install.programs import Program
 from outrider.testing.services.servers.postgres import Postgres
 
 _REMEDY = "sudo apt-get install faketime"
 _PROGRAM = Program(service="faketime", names=("faketime",), package="faketime", remedy=_REMEDY)
-_KIND = "postgres with a clock of its own"
 
 
 class Clock:
-    """Settings for a process that reads its time from here; waiting goes on as ever."""
+    """The clock of a process; sleeping and timeouts are not affected."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.off = 0
-        """By how many seconds it is wrong."""
+        """The offset from the real time, in seconds."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -38,7 +37,7 @@ class Clock:
         }
 
     def jump(self, seconds: int) -> None:
-        """Be off by so much from now on; replaced as a whole, since it is read all the time."""
+        """Set the offset. The file is replaced atomically, because it is read all the time."""
         self.off = seconds
         new = self._file.with_suffix(".new")
         new.write_text(f"{seconds:+d}")
@@ -59,13 +58,3 @@ class JumpingPostgres(Postgres):
     def server_environment(self) -> dict[str, str]:
         # Not for the tools: initdb and psql need no faked time, and start more slowly with it.
         return self.clock.environment
-
-
-def start(services: Services) -> JumpingPostgres:
-    KINDS[_KIND] = JumpingPostgres
-    try:
-        server = services.another(_KIND)
-    finally:
-        del KINDS[_KIND]
-    assert isinstance(server, JumpingPostgres)
-    return server

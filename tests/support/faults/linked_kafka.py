@@ -1,14 +1,11 @@
-"""A Kafka that sends its clients to another port than its own, where a faulty link listens."""
+"""A Kafka that tells its clients to connect to another port, where a faulty proxy listens."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from outrider.testing.services import KINDS, Services
 from outrider.testing.services.ports import LOOPBACK, free_ports
 from outrider.testing.services.servers.kafka import Kafka
-
-_KIND = "kafka behind a link"
 
 
 class LinkedKafka(Kafka):
@@ -20,13 +17,3 @@ class LinkedKafka(Kafka):
         settings = dict(super()._settings())
         settings["advertised.listeners"] = f"PLAINTEXT://{LOOPBACK}:{self.link_port}"
         return [*settings.items()]
-
-
-def start(services: Services) -> LinkedKafka:
-    KINDS[_KIND] = LinkedKafka
-    try:
-        server = services.another(_KIND)
-    finally:
-        del KINDS[_KIND]
-    assert isinstance(server, LinkedKafka)
-    return server

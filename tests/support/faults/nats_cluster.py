@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from nats.aio.client import Client
 from nats.errors import Error
@@ -44,7 +44,7 @@ class NatsCluster:
         self.nodes: list[Node] = []
         for number, route in enumerate(routes):
             kind = type(f"Node{number}", (Node,), {"own_route": route, "routes": routes})
-            self.nodes.append(cast("Node", services._start_in_new_folder(kind)))
+            self.nodes.append(services.another(kind))
 
     @property
     def urls(self) -> list[str]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar, cast, overload
 
 from outrider.testing.services.errors import ServiceMissing
 from outrider.testing.services.keeper import start_keeper
@@ -91,9 +91,13 @@ class Services:
     def kafka(self) -> Kafka:
         return self._share(Kafka)
 
-    def another(self, kind: str) -> Server:
-        """Start one more server, for a single test."""
-        return self._start(KINDS[kind])
+    @overload
+    def another(self, kind: str) -> Server: ...
+    @overload
+    def another(self, kind: type[S]) -> S: ...
+    def another(self, kind: str | type[Server]) -> Server:
+        """Start one more server, for a single test; a class may be one of your own."""
+        return self._start(KINDS[kind] if isinstance(kind, str) else kind)
 
     def victim(self, kind: str) -> Server:
         """A second server, for tests that hurt it; it is started again whenever a test asks."""
