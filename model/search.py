@@ -55,17 +55,26 @@ def search(variant: Variant) -> Found:
         for source in HERE.glob("*.pml"):
             shutil.copy(source, folder)
         switches = [f"-D{name}={value}" for name, value in variant.switches.items()]
-        _run(folder, SPIN.get(), "-a", *switches, variant.file)
+        _run(folder, SPIN.get(install=True), "-a", *switches, variant.file)
         kind = "-DNP" if variant.endless else "-DSAFETY"
         speed = "-O2" if variant.long else "-O0"
-        _run(folder, COMPILER.get(), speed, kind, f"-DMEMLIM={_MEGABYTES}", "-w", "-opan", "pan.c")
+        _run(
+            folder,
+            COMPILER.get(install=True),
+            speed,
+            kind,
+            f"-DMEMLIM={_MEGABYTES}",
+            "-w",
+            "-opan",
+            "pan.c",
+        )
         told = _run(folder, "./pan", "-m10000", "-w20", *(["-l"] if variant.endless else []))
         states = re.search(r"(\d+) states, stored", told)
         if states is None or re.search("too small|MEMLIM|out of memory", told):
             raise SearchFailed(f"{variant.name}: {told[:500]}")
         path = ""
         if "errors: 0" not in told:
-            path = _run(folder, SPIN.get(), "-t", "-p", *switches, variant.file)
+            path = _run(folder, SPIN.get(install=True), "-t", "-p", *switches, variant.file)
         result = _effects(told) or _broken(folder, variant.file, path)
     seconds = round(time.perf_counter() - started, 1)
     return Found(variant=variant, result=result, states=int(states[1]), seconds=seconds, path=path)

@@ -17,12 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outrider import InMemoryEventBus, OutboxRelay, RelayConfig, SqlOutboxStore
 from outrider.testing.services.ports import free_ports
 from tests.support.pages import axe
-from tests.support.pages.browsing import PATIENCE, PHONE, browser, served, watched
+from tests.support.pages.browsing import MAX_WAIT_S, PHONE, browser, served, watched
 from tests.support.pages.hostile import SCRIPTS
 from tests.support.pages.pages import event, fail, record, run, states
 
 SCREENS = ["Overview", "Events", "Failures", "Relays", "Inbox", "Audit"]
-expect.set_options(timeout=PATIENCE * 1000)
+expect.set_options(timeout=MAX_WAIT_S * 1000)
 
 
 async def fill(engine: AsyncEngine) -> None:
@@ -273,7 +273,7 @@ async def test_page_stands_alone_behind_its_password(database: AsyncEngine) -> N
 
 
 async def _listens(port: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.accounts_client import Accounts, count, event_of, events_in, person
-from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, fuzz, serving
 from tests.support.until import wait_until
 
 # Whatever happens in these tests happens because a commit has woken the relay up.
@@ -181,7 +181,7 @@ def test_log_follows_a_request_by_its_id_and_names_nobody(
     def lines() -> list[str]:
         return [line for line in application.log.splitlines() if headers["X-Request-ID"] in line]
 
-    assert wait_until(lambda: len(lines()) == 3, PATIENCE)
+    assert wait_until(lambda: len(lines()) == 3, MAX_WAIT_S)
     event_id = event_of(accounts.database, account_id).id
     assert all(f"event_id={event_id} event_type=AccountCreated" in line for line in lines())
     assert f"account {account_id} was created" in application.log
@@ -216,5 +216,6 @@ def test_nothing_that_is_sent_makes_the_application_fail(
     assert fuzz(application.url) == ""
     assert "Traceback" not in application.log
     assert wait_until(
-        lambda: all(event.status == "published" for event in events_in(accounts.database)), PATIENCE
+        lambda: all(event.status == "published" for event in events_in(accounts.database)),
+        MAX_WAIT_S,
     )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.databases import DIALECTS, Database, fresh
 from tests.support.examples.accounts_client import Accounts, count, event_of
-from tests.support.examples.serving import PATIENCE, Application, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, serving
 from tests.support.until import wait_until
 
 # Other processes cannot wake a relay on SQLite up, and a dead one's lanes are soon free.
@@ -80,7 +80,7 @@ def test_failing_handler_raises_the_retry_count_while_all_others_go_on(
 
         # when: three attempts follow at once, the one after that comes in half a minute
         mallory = accounts.sign_up(display_name="Mallory")
-        assert wait_until(lambda: event_of(database, mallory).retry_count == 4, PATIENCE)
+        assert wait_until(lambda: event_of(database, mallory).retry_count == 4, MAX_WAIT_S)
         ada = accounts.sign_up(display_name="Ada")
 
         # then
@@ -149,7 +149,7 @@ def test_event_that_is_delivered_twice_leaves_one_profile(
         def skipped() -> list[str]:
             return lines_of(application, "handled before, skipped", event_id)
 
-        assert wait_until(lambda: len(skipped()) == 2, PATIENCE), application.log
+        assert wait_until(lambda: len(skipped()) == 2, MAX_WAIT_S), application.log
         assert count(database, "profiles") == 1
         assert len(lines_of(application, f"account {account_id} was created")) == 1
         assert lines_of(application, "handler failed") == []
@@ -171,14 +171,14 @@ def test_process_killed_at_the_worst_moment_leaves_one_profile_after_the_next_st
     handled = 1 if before_effect else 2
     first = Application("accounts", tmp_path, {"DATABASE_URL": database.url, **QUICK})
     try:
-        assert wait_until(lambda: first.is_ready, PATIENCE), first.log
+        assert wait_until(lambda: first.is_ready, MAX_WAIT_S), first.log
         with Accounts(first.url, database) as accounts:
             create, begin = STUCK[database.dialect]
             database.run(create, begin.format(moment=moment))
 
             # when
             account_id = accounts.sign_up()
-            assert wait_until(lambda: len(lines_of(first, "event handled")) == handled, PATIENCE)
+            assert wait_until(lambda: len(lines_of(first, "event handled")) == handled, MAX_WAIT_S)
             assert (accounts.profile(account_id) is None) == before_effect
             assert event_of(database, account_id).status == "pending"
     finally:
@@ -202,12 +202,12 @@ def test_two_processes_share_the_work_and_one_takes_over_from_the_other(
     with running(database, tmp_path) as (application, accounts):
         other = Application("accounts", tmp_path, {"DATABASE_URL": database.url, **QUICK})
         try:
-            assert wait_until(lambda: other.is_ready, PATIENCE), other.log
-            assert wait_until(lambda: bool(lines_of(application, "has 32 lanes")), PATIENCE)
+            assert wait_until(lambda: other.is_ready, MAX_WAIT_S), other.log
+            assert wait_until(lambda: bool(lines_of(application, "has 32 lanes")), MAX_WAIT_S)
 
             # when
             ids = [accounts.sign_up() for _ in range(20)]
-            assert wait_until(lambda: bool(lines_of(other, "event published")), PATIENCE)
+            assert wait_until(lambda: bool(lines_of(other, "event published")), MAX_WAIT_S)
         finally:
             other.kill()
         ids += [accounts.sign_up() for _ in range(20)]

@@ -43,7 +43,7 @@ from outrider import (
 from outrider.integrations.dishka import dishka_scope
 from tests.support.databases import DIALECTS, Database, fresh
 from tests.support.examples.accounts_client import count, event_of, events_in, person
-from tests.support.examples.serving import PATIENCE, served
+from tests.support.examples.serving import MAX_WAIT_S, served
 
 REFUSE_EVENTS = {
     "postgresql": (
@@ -74,7 +74,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def until_published(database: Database, *account_ids: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         while {event_of(database, one).status for one in account_ids} != {"published"}:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -356,7 +356,7 @@ async def test_stop_while_a_handler_works_leaves_the_work_for_the_next_start(
     # when
     async with client(create_app(hasty, *replacements)) as http:
         account_id = (await http.post("/accounts", json=person())).json()["id"]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             await working.wait()
 
     # then: the relay is over before the container, and neither has left half of anything

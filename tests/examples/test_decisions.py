@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.decisions_stage import Decisions
-from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, fuzz, serving
 from tests.support.until import wait_until
 
 NO_REDIS = "redis://127.0.0.1:9"
@@ -189,11 +189,11 @@ def test_title_stays_though_the_session_is_archived_at_the_same_moment(
 
         # when
         answer = client.submit(decisions.change, session, title="Stay?")
-        assert wait_until(lambda: decisions.database.run(waiting) == [(1,)], PATIENCE)
+        assert wait_until(lambda: decisions.database.run(waiting) == [(1,)], MAX_WAIT_S)
         connection.commit()
 
         # then
-        assert answer.result(PATIENCE).status_code == 409
+        assert answer.result(MAX_WAIT_S).status_code == 409
     assert told(decisions, session) == ["session.created"]
 
 
@@ -212,7 +212,7 @@ def test_audit_lines_carry_the_correlation_id_and_nothing_private(
     def lines() -> list[str]:
         return [line for line in application.log.splitlines() if request in line]
 
-    assert wait_until(lambda: len(lines()) == 2, PATIENCE), application.log
+    assert wait_until(lambda: len(lines()) == 2, MAX_WAIT_S), application.log
     handled, published = lines()
     assert handled.startswith("INFO outrider.audit event handled ")
     assert published.startswith("INFO outrider.audit event published ")

@@ -16,7 +16,7 @@ from outrider import EventMetadata
 from outrider.testing.services import Services
 from tests.support.databases import fresh_postgres
 from tests.support.examples.decisions_stage import CONSUMER, Backstage, Decisions
-from tests.support.examples.serving import PATIENCE, serving
+from tests.support.examples.serving import MAX_WAIT_S, serving
 from tests.support.until import wait_until
 
 CRASHES = "tests.support.examples.decisions_crash"
@@ -86,7 +86,7 @@ def test_effect_and_mark_commit_together_though_the_consumer_is_killed(
     decisions, backstage = stage
     session = decisions.create("Move?")
     with backstage.relay(), backstage.consumer(f"{CRASHES}:{moment}") as killed:
-        assert wait_until(lambda: not killed.is_alive, PATIENCE), killed.text
+        assert wait_until(lambda: not killed.is_alive, MAX_WAIT_S), killed.text
         assert killed.exit_code == -9
         effects = len(decisions.dashboard())
         assert effects == len(decisions.marks()) == (moment != "before_the_commit")
@@ -120,7 +120,7 @@ def test_events_of_nobody_or_of_somebody_else_are_set_aside_and_not_marked(
     with backstage.relay(), backstage.consumer():
         decisions.until_shown(session, ("Move?", False, 1))
         backstage.send(*forged)
-        assert wait_until(lambda: len(backstage.letters()) == len(forged), PATIENCE)
+        assert wait_until(lambda: len(backstage.letters()) == len(forged), MAX_WAIT_S)
         decisions.change(session, title="Stay?")
 
         # then: what comes behind goes on
@@ -151,7 +151,7 @@ def test_requests_go_on_while_redis_is_down_and_the_dashboard_catches_up(
         # when
         decisions.change(session, title="Stay?")
         other = decisions.create("Paint the house?")
-        assert wait_until(lambda: "sink unavailable" in relay.text, PATIENCE), relay.text
+        assert wait_until(lambda: "sink unavailable" in relay.text, MAX_WAIT_S), relay.text
         assert decisions.dashboard() == {session: ("Move?", False, 1)}
         server.start()
 
@@ -174,7 +174,7 @@ def test_relay_and_consumer_leave_audit_lines_with_the_correlation_id_and_nothin
         decisions.until_shown(session, (title, False, 1))
         backstage.until_handled(1)
         handled = f"correlation_id={request}"
-        assert wait_until(lambda: handled in relay.text and handled in consumer.text, PATIENCE)
+        assert wait_until(lambda: handled in relay.text and handled in consumer.text, MAX_WAIT_S)
 
     # then
     for process, happened in ((relay, "event published"), (consumer, "event handled")):
@@ -192,7 +192,7 @@ def test_consumer_without_a_redis_says_so_in_one_line() -> None:
         env={"PATH": ""},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=MAX_WAIT_S,
         check=False,
     )
 

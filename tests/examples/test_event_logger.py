@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.event_logger_client import Logger, ids, rows_in, texts
-from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, fuzz, serving
 from tests.support.until import wait_until
 
 _numbers = count(1)
@@ -192,7 +192,7 @@ def test_all_that_failed_is_retried_at_once_and_nothing_else(logger: Logger, cha
     # then
     assert retried == len(failed) >= 2
     assert wait_until(
-        lambda: {row.status for row in rows_in(logger.database)} == {"published"}, PATIENCE
+        lambda: {row.status for row in rows_in(logger.database)} == {"published"}, MAX_WAIT_S
     )
     assert logger.retry() == 0
 

@@ -20,7 +20,7 @@ from outrider import EventEnvelope
 from outrider.stream import StreamPublisher
 from tests.support.databases import DIALECTS, Database, fresh
 from tests.support.examples.event_logger_client import Logger, ids, numbers_of, rows_in, texts
-from tests.support.examples.serving import PATIENCE, Application, served, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, served, serving
 from tests.support.until import wait_until
 
 BACKLOG = 200
@@ -49,7 +49,7 @@ def settings_of(database: Database) -> Settings:
 
 @asynccontextmanager
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+    async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=MAX_WAIT_S) as http:
         yield http
 
 
@@ -84,7 +84,7 @@ async def test_request_is_answered_while_the_stream_takes_for_ever(database: Dat
     stuck = Stuck()
     async with client_of(create_app(settings_of(database), stuck)) as http:
         await send(http, "1")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             await stuck.asked.wait()
 
         # when
@@ -160,7 +160,7 @@ async def test_metrics_count_successes_and_failures_and_show_what_waits_how_long
             seen.append(logger.numbers())
             return seen[-1][RETRYING] == 1
 
-        assert wait_until(one_waits, PATIENCE)
+        assert wait_until(one_waits, MAX_WAIT_S)
         waiting = seen[-1]
         assert waiting[RECORDED] == 3
         assert waiting[ACCEPTED] == waiting[PUBLISHED] == waiting[LATENCY] == 2
@@ -170,7 +170,7 @@ async def test_metrics_count_successes_and_failures_and_show_what_waits_how_long
 
         # and when it has failed, nothing waits any more
         logger.eventually_fails("lobby")
-        assert wait_until(lambda: logger.numbers()[REFUSED] == 3, PATIENCE)
+        assert wait_until(lambda: logger.numbers()[REFUSED] == 3, MAX_WAIT_S)
         over = logger.numbers()
         assert (over[PENDING], over[RETRYING], over[OLDEST], over[FAILED]) == (0, 0, 0, 1)
 
@@ -178,7 +178,7 @@ async def test_metrics_count_successes_and_failures_and_show_what_waits_how_long
         logger.allow("boom")
         assert logger.retry() == 1
         await client.take(1)
-        assert wait_until(lambda: logger.numbers()[PUBLISHED] == 3, PATIENCE)
+        assert wait_until(lambda: logger.numbers()[PUBLISHED] == 3, MAX_WAIT_S)
         assert logger.numbers()[FAILED] == 0
 
 
@@ -193,7 +193,7 @@ async def test_stop_in_the_middle_damages_nothing_and_the_next_start_delivers_th
     # when: some are published, and most are not
     application = Application("event_logger", tmp_path, slowly)
     try:
-        assert wait_until(lambda: published(database) > 0, PATIENCE), application.log
+        assert wait_until(lambda: published(database) > 0, MAX_WAIT_S), application.log
         assert application.stop(ending) in (0, -ending), application.log
     finally:
         application.kill()
@@ -231,7 +231,7 @@ async def test_refused_message_that_is_accepted_later_is_not_overtaken_in_its_ch
         serving("event_logger", tmp_path, {"DATABASE_URL": database.url}) as application,
         Logger(application.url, database) as logger,
     ):
-        assert wait_until(lambda: rows_in(database)[0].retry_count > 0, PATIENCE)
+        assert wait_until(lambda: rows_in(database)[0].retry_count > 0, MAX_WAIT_S)
 
         # when
         logger.allow("boom")
@@ -250,7 +250,7 @@ def two_processes(database: Database, folder: Path) -> Iterator[list[Application
         for application in both:
             stack.callback(application.kill)
         for application in both:
-            assert wait_until(lambda a=application: a.is_ready, PATIENCE), application.log
+            assert wait_until(lambda a=application: a.is_ready, MAX_WAIT_S), application.log
         yield both
 
 
@@ -260,7 +260,7 @@ async def test_two_web_processes_share_the_work_and_publish_no_row_twice(
     # given
     async with AsyncExitStack() as stack:
         both = stack.enter_context(two_processes(database, tmp_path))
-        assert wait_until(lambda: set(lanes(database)) == {32}, PATIENCE)
+        assert wait_until(lambda: set(lanes(database)) == {32}, MAX_WAIT_S)
         loggers = [stack.enter_context(Logger(each.url, database)) for each in both]
         clients = [await stack.enter_async_context(logger.stream()) for logger in loggers]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.databases import Database
 from tests.support.examples.event_logger_client import Logger
-from tests.support.examples.serving import PATIENCE, serving
+from tests.support.examples.serving import MAX_WAIT_S, serving
 
 MARKUP = "<img src=x onerror=alert(1)> & <b>bold</b>"
 
@@ -65,7 +65,7 @@ def test_page_shows_events_as_they_arrive_and_goes_on_after_a_reload(
     logger.send("before anybody looked")
     page, asked, troubles = browser.new_page(), list[str](), list[str]()
     page.on("request", lambda request: asked.append(request.url.removeprefix(logger.url)))
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(MAX_WAIT_S * 1000)
     page.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(logger.url)

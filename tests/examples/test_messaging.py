@@ -23,7 +23,7 @@ from tests.support.examples.messaging_client import (
     group_message,
     scheduled_message,
 )
-from tests.support.examples.serving import PATIENCE, Application, fuzz, serving
+from tests.support.examples.serving import MAX_WAIT_S, Application, fuzz, serving
 from tests.support.until import wait_until
 
 ENVELOPE = {"event_type", "aggregate_type", "aggregate_id", "timestamp", "user_id", "request_id"}
@@ -509,12 +509,12 @@ def test_without_a_broker_events_reach_the_handler_of_the_process_in_order(
         seen = messaging.http.get("/processed").json()
         return [each["event_type"] for each in seen if each["aggregate_id"] == message["id"]]
 
-    assert wait_until(lambda: len(processed()) == 3, PATIENCE)
+    assert wait_until(lambda: len(processed()) == 3, MAX_WAIT_S)
 
     # then
     assert processed() == [f"group_message.{what}" for what in ("created", "queued", "cancelled")]
     assert wait_until(
-        lambda: all(event.status == "published" for event in messaging.events(message)), PATIENCE
+        lambda: all(event.status == "published" for event in messaging.events(message)), MAX_WAIT_S
     )
     assert USER not in application.log
     assert message["account_id"] not in application.log

@@ -24,7 +24,7 @@ from outrider.testing.services.servers.rabbitmq import RabbitMQ
 from tests.support.brokers.rabbitmq_queues import messages_in
 from tests.support.databases import DIALECTS, fresh
 from tests.support.examples.messaging_client import Messaging, daily, group_message
-from tests.support.examples.serving import PATIENCE, serving
+from tests.support.examples.serving import MAX_WAIT_S, serving
 from tests.support.processes.relay_process import RelayProcess
 from tests.support.until import wait_until
 
@@ -58,10 +58,10 @@ class Stage:
         }
         relay = RelayProcess(given, self.folder / f"relay-{uuid4().hex[:6]}.log")
         try:
-            assert wait_until(lambda: relay.is_ready, PATIENCE), relay.text
+            assert wait_until(lambda: relay.is_ready, MAX_WAIT_S), relay.text
             yield relay
             relay.terminate()
-            assert wait_until(lambda: not relay.is_alive, PATIENCE), relay.text
+            assert wait_until(lambda: not relay.is_alive, MAX_WAIT_S), relay.text
         finally:
             relay.kill()
 
@@ -69,7 +69,7 @@ class Stage:
         def done() -> bool:
             return all(event.status == "published" for event in self.messaging.events())
 
-        assert wait_until(done, PATIENCE), [event[::2] for event in self.messaging.events()]
+        assert wait_until(done, MAX_WAIT_S), [event[::2] for event in self.messaging.events()]
 
     def listed(self, what: str, *columns: str) -> list[list[str]]:
         """What rabbitmqctl knows, as rows."""
@@ -225,7 +225,7 @@ async def test_nothing_is_lost_while_rabbitmq_is_down_and_requests_go_on(stage: 
             messages.append(message := messaging.create("group", group_message()))
             messaging.change("group", message, status="queued")
         messaging.change("group", messages[0], status="cancelled")
-        assert wait_until(lambda: "sink unavailable" in relay.text, PATIENCE)
+        assert wait_until(lambda: "sink unavailable" in relay.text, MAX_WAIT_S)
         waiting = [event for event in messaging.events() if event.status != "published"]
         assert len(waiting) == 11
         assert {(event.status, event.retry_count) for event in waiting} == {("pending", 0)}
@@ -285,7 +285,7 @@ async def test_refused_event_fails_with_an_alert_and_goes_out_once_a_person_sets
         def failed() -> bool:
             return [(e.status, e.retry_count) for e in stage.messaging.events()] == [("failed", 3)]
 
-        assert wait_until(failed, PATIENCE), relay.text
+        assert wait_until(failed, MAX_WAIT_S), relay.text
         assert relay.text.count("CRITICAL outrider.relay event failed") == 1
         ((error,),) = database.run("SELECT last_error FROM outbox_events")
         assert error
@@ -318,7 +318,7 @@ def test_published_events_are_forgotten_after_the_days_that_were_set(stage: Stag
             return [event.payload["id"] for event in stage.messaging.events()]
 
         # then
-        assert wait_until(lambda: left() == [young["id"]], 2 * PATIENCE)
+        assert wait_until(lambda: left() == [young["id"]], 2 * MAX_WAIT_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -330,7 +330,7 @@ def test_signal_ends_the_relay_in_good_order_with_nothing_in_hand(
     with stage.relay(OUTBOX_BATCH_SIZE="5") as relay:
         # when
         os.kill(relay.pid, number)
-        assert wait_until(lambda: not relay.is_alive, PATIENCE)
+        assert wait_until(lambda: not relay.is_alive, MAX_WAIT_S)
 
         # then
         assert relay.exit_code == 0, relay.text
@@ -357,5 +357,5 @@ async def test_settings_of_the_environment_reach_the_broker(stage: Stage) -> Non
         stage.until_published()
 
     # then
-    (received,) = await asyncio.wait_for(stage.taken(GROUPS), PATIENCE)
+    (received,) = await asyncio.wait_for(stage.taken(GROUPS), MAX_WAIT_S)
     assert received.exchange == "chatter"

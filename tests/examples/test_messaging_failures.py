@@ -26,7 +26,7 @@ from outrider.signals import Signal, WokenUp
 from outrider.testing.services import Services
 from tests.support.databases import DIALECTS, Database, fresh, fresh_postgres
 from tests.support.examples.messaging_client import USER, Messaging, events_in, group_message
-from tests.support.examples.serving import PATIENCE, served, serving
+from tests.support.examples.serving import MAX_WAIT_S, served, serving
 from tests.support.until import wait_until
 
 NO_BROKER = "amqp://nobody.invalid"
@@ -217,11 +217,11 @@ def test_events_that_nobody_delivered_are_delivered_by_the_next_process(
 
         # then
         expected = ["group_message.created", "group_message.queued"]
-        assert wait_until(lambda: processed() == expected, PATIENCE), application.log
+        assert wait_until(lambda: processed() == expected, MAX_WAIT_S), application.log
 
 
 async def arrived(bus: InMemoryEventBus, count: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         while bus.event_count < count:  # noqa: ASYNC110 - a bus tells nobody but its handlers
             await asyncio.sleep(0.01)
 

@@ -38,8 +38,8 @@ async def follows(flow: Flow, clock: Clock) -> bool:
 
 
 async def flows_on(flow: Flow, what: str) -> None:
-    before = len(flow.reader.delivery_count)
-    await until(lambda: len(flow.reader.delivery_count) > before + 20, f"events flow after {what}")
+    before = len(flow.reader.deliveries)
+    await until(lambda: len(flow.reader.deliveries) > before + 20, f"events flow after {what}")
 
 
 @pytest.mark.fault("T1", line="S-8")

@@ -205,17 +205,17 @@ async def test_terminated_relay_settles_what_was_confirmed_and_publishes_nothing
 
 async def terminate_in_mid_batch(flow: Flow) -> int:
     """How many events one relay left when it was asked to end, after some were through."""
-    relay, goal = flow.start_relay(), len(flow.reader.delivery_count) + flow.chance.randint(1, 300)
-    await until(lambda: len(flow.reader.delivery_count) >= goal, "the relay is in the midst of it")
+    relay, goal = flow.start_relay(), len(flow.reader.deliveries) + flow.chance.randint(1, 300)
+    await until(lambda: len(flow.reader.deliveries) >= goal, "the relay is in the midst of it")
     relay.terminate()
     await until(lambda: not relay.is_alive, "the relay ends within its grace time", 25)
     assert relay.exit_code == 0
 
     await flow.reader.mark()
-    unique = {delivery.id for delivery in flow.reader.delivery_count}
+    unique = {delivery.id for delivery in flow.reader.deliveries}
     assert await flow.count("status = 'published'") == len(unique), "confirmed is settled"
     assert {owner.relay for owner in await flow.owners()} == {None}, "a successor need not wait"
-    assert len(unique) == len(flow.reader.delivery_count), "nothing came twice"
+    assert len(unique) == len(flow.reader.deliveries), "nothing came twice"
     return await flow.count("status = 'pending'")
 
 

@@ -245,7 +245,7 @@ async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
         await flow.reader.silence()
 
         # then
-        arrived = [delivery.id for delivery in flow.reader.delivery_count]
+        arrived = [delivery.id for delivery in flow.reader.deliveries]
         assert len(arrived) == len({*arrived})
         assert not {*arrived} ^ (others | later | goes_on)
         assert [id for id in arrived if id in goes_on] == [*followers][: len(goes_on)]

@@ -40,7 +40,7 @@ async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_
         await flow.writers.record_many(EACH)
         await flow.reader.start()
         await flow.start_relays(relays)
-        await until(lambda: len(flow.reader.delivery_count) == events, "all were published")
+        await until(lambda: len(flow.reader.deliveries) == events, "all were published")
         await flow.arrived()
 
         # when: by turns with a signal that it hears and with one that it does not
@@ -52,14 +52,14 @@ async def test_replay_that_is_killed_and_interrupted_sends_each_event_once_more_
             stop(process, signal.SIGINT if number % 2 else signal.SIGKILL)
         last = start(flow, "--resume", "1")
         await until(lambda: not last.is_alive, "the replay is done")
-        await until(lambda: len(flow.reader.delivery_count) >= 2 * events, "all came once more")
+        await until(lambda: len(flow.reader.deliveries) >= 2 * events, "all came once more")
         await flow.arrived()
         await flow.stop_relays()
         await flow.reader.silence()
 
         # then
         assert json.loads(last.text.splitlines()[-1]) == {"replay": 1, "events": events}
-        first, again = flow.reader.delivery_count[:events], flow.reader.delivery_count[events:]
+        first, again = flow.reader.deliveries[:events], flow.reader.deliveries[events:]
         print(f"OUTRIDER_SEED={SEED}: {len(again)} replayed, {STOPS} times stopped")
         assert sorted(d.id for d in again) == sorted(d.id for d in first)
         assert {d.replay for d in first} == {None}

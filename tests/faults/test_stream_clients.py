@@ -33,7 +33,7 @@ pytestmark = pytest.mark.faults
 
 
 class Row(NamedTuple):
-    delivery: int
+    delivery_number: int
     kind: str
     aggregate: str
     n: int
@@ -159,7 +159,9 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def delivered(engine: AsyncEngine) -> list[Row]:
     query = "SELECT delivery_number, event_type, aggregate_id, CAST(payload AS text) FROM outbox"
     async with engine.connect() as connection:
-        found = await connection.execute(text(f"{query} WHERE delivery IS NOT NULL ORDER BY 1"))
+        found = await connection.execute(
+            text(f"{query} WHERE delivery_number IS NOT NULL ORDER BY 1")
+        )
         return [Row(d, kind, a, int("".join(filter(str.isdigit, p)))) for d, kind, a, p in found]
 
 

@@ -24,7 +24,7 @@ from outrider.testing.services.servers import postgres, rabbitmq
 from tests.support.pages.browsing import PHONE, browser, watched
 from tests.support.until import wait_until
 
-PATIENCE = 90.0
+MAX_WAIT_S = 90.0
 COMMAND = (sys.executable, "-m", "outrider", "demo")
 
 
@@ -33,7 +33,7 @@ class Page:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE)
+        self.http = httpx.Client(base_url=url, timeout=MAX_WAIT_S)
 
     def state(self) -> dict[str, Any]:
         return dict(self.http.get("/state").json())
@@ -58,14 +58,14 @@ class Page:
             seen[:] = [self.state()]
             return condition(seen[0])
 
-        assert wait_until(holds, PATIENCE), seen
+        assert wait_until(holds, MAX_WAIT_S), seen
         return seen[0]
 
     def streamed(self, message: str, until: str = "group_message.created") -> list[str]:
         """The types of this message's events, as they come by server-sent events."""
         types: list[str] = []
         wanted = {"from": "start", "aggregate_id": message}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + MAX_WAIT_S
         with self.http.stream("GET", "/events", params=wanted) as stream:
             for line in stream.iter_lines():
                 assert time.monotonic() < deadline, types
@@ -91,7 +91,7 @@ def page() -> Iterator[Page]:
     yield page
     with page.http.stream("GET", "/events"):  # an open stream must not hold it up
         running.send_signal(signal.SIGINT)
-        rest, _ = running.communicate(timeout=PATIENCE)
+        rest, _ = running.communicate(timeout=MAX_WAIT_S)
     page.http.close()
     assert (running.returncode, rest.strip()) == (0, "The demo has ended.")
 
@@ -171,7 +171,7 @@ def test_users_go_through_the_whole_api(page: Page) -> None:
 
     expected = {"group draft", "group queued", "scheduled pending", "scheduled paused"}
 
-    assert wait_until(lambda: expected <= statuses(), PATIENCE), statuses()
+    assert wait_until(lambda: expected <= statuses(), MAX_WAIT_S), statuses()
     assert "/scheduled-messages/{message_id}" in page.http.get("/api/openapi.json").json()["paths"]
 
 
@@ -190,7 +190,7 @@ async def test_newcomer_sees_the_own_message_travel_in_a_browser(page: Page) -> 
         await tab.get_by_role("button", name="Send a group message").click()
         travelled = re.compile(r"committed with its event \d.*broker \d.*handled once \d")
 
-        await expect(tab.locator("#travel")).to_have_text(travelled, timeout=PATIENCE * 1000)
+        await expect(tab.locator("#travel")).to_have_text(travelled, timeout=MAX_WAIT_S * 1000)
         await expect(tab.locator("#stream tr.mine")).to_be_visible()
         assert await tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
@@ -200,7 +200,7 @@ def _told_by_itself(*options: str) -> str:
         [*COMMAND, "--seconds", "5", *options],
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=2 * MAX_WAIT_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

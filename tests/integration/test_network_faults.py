@@ -48,7 +48,7 @@ from tests.support.until import until
 
 FULL = bool(os.environ.get("OUTRIDER_FULL"))
 QUICK = RelayConfig(poll_interval=timedelta(milliseconds=100), lease=timedelta(seconds=60))
-PATIENCE = 60
+MAX_WAIT_S = 60
 outbox = Outbox(wake_up=False)
 
 
@@ -161,7 +161,7 @@ async def test_producer_is_told_when_nobody_knows_whether_it_was_committed(
         link.reset()
 
         # then
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             with pytest.raises(DBAPIError):
                 await committing
         link.heal()
@@ -251,7 +251,7 @@ class Broker:
     async def has(self, wanted: set[UUID]) -> list[EventEnvelope]:
         """What was stored, once it is all of these."""
         source, found = source_of(self.url, self.name), list[EventEnvelope]()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             await source.open()
             while not wanted <= {each.event_id for each in found}:
                 for delivery in await source.receive(1_000):
@@ -279,7 +279,7 @@ async def broker(request: pytest.FixtureRequest, services: Services) -> AsyncIte
 
 
 async def outcomes_of(publisher: EventPublisher, batch: list[EventEnvelope]) -> list[Outcome]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         try:
             await publisher.publish_all(batch)
         except PublishFailed as failed:

@@ -33,7 +33,7 @@ from tests.support.brokers.rabbitmq_admin import add_user, close_connections
 from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
 from tests.support.canary import CANARY
 
-PATIENCE = 60
+MAX_WAIT_S = 60
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def receiving(
 async def some(source: RabbitMQSource, count: int) -> list[Delivery]:
     """Exactly so many, however many calls it takes."""
     found: list[Delivery] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         while len(found) < count:
             try:
                 found += await source.receive(count - len(found))
@@ -280,7 +280,7 @@ async def test_twenty_thousand_events_are_handled_in_order(url: str) -> None:
     ):
         for at in range(0, count, 1000):
             await publisher.publish_all(batch[at : at + 1000])
-        await asyncio.wait_for(done.wait(), 2 * PATIENCE)
+        await asyncio.wait_for(done.wait(), 2 * MAX_WAIT_S)
 
     assert all(numbers == sorted(set(numbers)) for numbers in handled.values())
     assert await messages_in(url, name) == []
@@ -570,7 +570,7 @@ async def test_queue_deleted_while_consuming_is_declared_again(
         held = await some(source, 1)
         async with channel_to(url) as channel:
             await channel.queue_delete(name)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not held[0].lost:  # noqa: ASYNC110 - it is a fact, not an event
                 await asyncio.sleep(0.01)
         await source.acknowledge(held[0])

@@ -168,7 +168,7 @@ async def test_leases_follow_the_clock_of_the_database(
         await store.lease(uuid4(), "right", timedelta(minutes=20))
 
     url = postgres.url.render_as_string(hide_password=False)
-    script = Path(__file__).with_name("wrong_clock_process.py")
+    script = Path(__file__).parents[1] / "support/processes/wrong_clock_process.py"
     relay = await asyncio.create_subprocess_exec(
         sys.executable, script, url, str(wrong_by), stdout=asyncio.subprocess.PIPE
     )

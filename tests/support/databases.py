@@ -41,7 +41,7 @@ DRIVERS = {
 @dataclass(frozen=True)
 class Database:
     url: str
-    """As a user would write it."""
+    """The URL as a user writes it, without a driver."""
 
     @property
     def dialect(self) -> str:
@@ -57,14 +57,14 @@ class Database:
         return create_async_engine(self._url(True), poolclass=NullPool, **options)
 
     def run(self, *statements: str) -> list[Any]:
-        """Run SQL in one transaction; the rows of the last statement."""
+        """Run SQL in one transaction; return the rows of the last statement."""
         with self.engine().begin() as connection:
             for statement in statements:
                 result = connection.execute(text(statement))
             return list(result) if result.returns_rows else []
 
     def picture(self, schema: str | None = None) -> dict[str, Any]:
-        """Everything about the tables that a difference could hide in."""
+        """All properties of the tables, to compare two databases."""
         with self.engine().connect() as connection:
             names = inspect(connection).get_table_names(schema=schema)
             return {name: _picture(connection, name, schema) for name in sorted(names)}
@@ -138,7 +138,7 @@ def fresh(dialect: str, request: pytest.FixtureRequest, folder: Path) -> Iterato
 
 
 def pipe(services: Services, database: Database, sql: str) -> None:
-    """What a DBA does with printed SQL."""
+    """Pipe SQL into psql, as a DBA does."""
     server = services.postgres
     psql = (server.programs / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database.url)
     server.run(*psql, stdin=sql)

@@ -1,4 +1,4 @@
-"""A small shop behind an inbox: effects that can be counted, and marks that can be read."""
+"""A small shop behind an inbox; tests count its effects and read the inbox's marks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Base(DeclarativeBase): ...
 
 
 class Invoice(Base):
-    """The effect; nothing but the inbox keeps it from being there twice."""
+    """The effect of an event; only the inbox prevents a second one."""
 
     __tablename__ = "invoice"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -45,7 +45,7 @@ Work = Callable[[OrderPlaced, AsyncSession], Any]
 
 
 def handler_of(work: Work) -> EventHandler:
-    """As an application declares it."""
+    """The table as an application declares it."""
     handlers = Handlers()
 
     @handlers.handles(OrderPlaced)
@@ -64,7 +64,7 @@ async def invoice(event: OrderPlaced, session: AsyncSession) -> None:
 
 
 class Shop:
-    """One database, and deliveries to a handler through an inbox."""
+    """One database, and a handler that gets its deliveries through an inbox."""
 
     def __init__(self, engine: AsyncEngine, inbox: Inbox | None = None) -> None:
         self.engine = engine
@@ -78,7 +78,7 @@ class Shop:
     async def deliver(
         self, envelope: EventEnvelope, work: Work = invoice, **settings: Any
     ) -> Failure | None:
-        """As a consumer does, with a memory of its own each time."""
+        """Deliver as a new consumer does, which remembers nothing."""
         calls = HandlerRunner(**{"inbox": self.inbox} | settings)
         async with asyncio.timeout(60):
             failures = await calls.deliver(envelope, [handler_of(work)])
@@ -86,7 +86,7 @@ class Shop:
 
     @asynccontextmanager
     async def scope(self, _envelope: EventEnvelope) -> AsyncIterator[Scope]:
-        """As a container makes them, for an inbox without sessions of its own."""
+        """A scope as a container creates it, for an inbox without its own sessions."""
         async with self.sessions() as session:
             yield ObjectScope({AsyncSession: session})
 
@@ -100,11 +100,11 @@ class Shop:
             return await connection.scalar(marks) or 0
 
     async def state(self) -> tuple[int, int]:
-        """Effects and marks."""
+        """How many effects and how many marks there are."""
         return await self.invoices(), await self.marks()
 
     async def blocked(self) -> bool:
-        """Whether somebody waits for a lock; only PostgreSQL can tell."""
+        """Whether a session waits for a lock; only PostgreSQL shows that."""
         if self.engine.dialect.name != "postgresql":
             return True
         query = (

@@ -1,4 +1,4 @@
-"""The publisher that `outrider relay` makes of its environment."""
+"""The publisher that `outrider relay` creates from its environment."""
 
 from __future__ import annotations
 

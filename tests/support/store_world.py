@@ -1,4 +1,4 @@
-"""A store with producers before it, relays that know too little, and a sink that remembers all.
+"""A store with producers, relays and a sink, for random histories that check every promise.
 
 Every step checks what it changed against what it may change; see the guarantees in the docs.
 """
@@ -32,7 +32,7 @@ Rows = Mapping[UUID, Mapping[str, Any]]
 End = Literal["commit", "rollback"]
 Repair = Literal["retry", "discard"]
 Outcome = Literal["accepted", "refused", "lost", "arrived"]
-"""Nobody knows of the last two: the event did not reach the sink, or its acknowledgement us."""
+"""The last two look the same to a relay: the event, or its acknowledgement, was lost."""
 
 LEASE: Final = timedelta(hours=1)
 PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -51,7 +51,7 @@ AGGREGATES: Final = (
     next(n for n in range(2, 10_000) if _lane(n) == _lane(FIRST)),
     next(n for n in range(2, 10_000) if _lane(n) != _lane(FIRST)),
 )
-"""Two share a lane, one has another."""
+"""Two aggregates of one lane, and one of another lane."""
 
 
 def event_of(aggregate: int) -> DomainEvent:
@@ -60,7 +60,7 @@ def event_of(aggregate: int) -> DomainEvent:
 
 @dataclass(eq=False)
 class Relay:
-    """What a relay knows; `tokens` are those of the batch in its hand."""
+    """What a relay knows; `tokens` are those of its current batch."""
 
     store: RelayStore
     id: UUID = field(default_factory=uuid4)
@@ -77,11 +77,11 @@ class Relay:
 
 @dataclass(eq=False)
 class Sink:
-    """Takes events, and checks the order and the number of those that come again."""
+    """Takes events, and checks their order and the number of duplicates."""
 
     seen: Counter[UUID] = field(default_factory=Counter)
     allowed: int = 0
-    """How often an event may have come again, after what has happened."""
+    """How many duplicates are allowed, after what has happened."""
 
     def take(self, event_id: UUID, older: set[UUID]) -> None:
         if event_id not in self.seen:
@@ -94,7 +94,7 @@ class World(ABC):
     """The parts that do not depend on the kind of store."""
 
     commits_late = False
-    """Whether a transaction can have its number and not be committed while others write."""
+    """Whether other transactions can commit between a transaction's INSERT and its COMMIT."""
 
     def __init__(self, *, park: bool) -> None:
         self.park, self.now = park, 100.0
@@ -102,7 +102,7 @@ class World(ABC):
         self.committed: dict[UUID, int] = {}
         self.forgotten: set[UUID] = set()
         self.out_of_order: set[UUID] = set()
-        """Events that have failed or were given up: what follows them need not wait any more."""
+        """Failed or discarded events; later events of the aggregate do not wait for them."""
         self.open: dict[int, tuple[AsyncConnection, UUID]] = {}
         self.relays = [self._relay(), self._relay()]
 
@@ -112,7 +112,7 @@ class World(ABC):
     async def rows(self) -> Rows: ...
     @abstractmethod
     async def _held(self, relay: Relay) -> set[int]:
-        """The lanes for which the relay's tokens are the right ones, as the store has it."""
+        """The lanes for which the relay's tokens are still valid in the store."""
 
     @abstractmethod
     async def _record(
@@ -124,7 +124,7 @@ class World(ABC):
     async def end_waits(self) -> None: ...
     @abstractmethod
     async def _age(self) -> None:
-        """As if everything had been recorded, and published, long ago."""
+        """Make all rows old."""
 
     @abstractmethod
     async def _repair(self, action: Repair) -> int: ...
@@ -136,7 +136,7 @@ class World(ABC):
         raise NotImplementedError
 
     async def record(self, kept: list[int], undone: list[int], end: End) -> None:
-        """What is undone was recorded in a savepoint that is rolled back."""
+        """Record events; `undone` in a savepoint that is rolled back."""
         events = [event_of(aggregate) for aggregate in kept]
         await self._record(events, [event_of(aggregate) for aggregate in undone], end)
         if end == "commit":
@@ -186,7 +186,7 @@ class World(ABC):
 
     async def settle(self, relay: Relay, wait: timedelta) -> None:
         accepted, refused = relay.having("accepted"), relay.having("refused")
-        most = 1 if self.park else 2  # what is parked should be found often
+        most = 1 if self.park else 2  # so that a parked event is found often
         verdicts = [
             RefusedEvent(e, "no", None if e.retry_count + 1 >= most else wait) for e in refused
         ]
@@ -221,7 +221,7 @@ class World(ABC):
         assert after.keys() == before.keys()
 
     async def expire(self) -> None:
-        """All relays have been silent for longer than their lease, dead or not."""
+        """Let the leases of all relays run out, of dead and of living ones."""
         self.sink.allowed += WINDOW * len(self.relays)
         await self._expire()
 
@@ -253,7 +253,7 @@ class World(ABC):
         assert published | self.forgotten <= self.sink.seen.keys(), "published, and not delivered"
 
     async def drain(self) -> None:
-        """All trouble is over: everything reaches the sink, with a person for what is parked."""
+        """End all faults: everything reaches the sink; parked events are released by hand."""
         for aggregate in list(self.open):
             await self.end_late(aggregate, commits=True)
         await self.expire()
@@ -267,7 +267,7 @@ class World(ABC):
             if self.park:
                 await self.help("retry")
             await self.lease(last)
-            self.now += 3  # the floor hides nothing for longer than that
+            self.now += 3  # after that time the scan starts from the beginning again
             await self.claim(last, 100)
             await self.publish(last, lambda: "accepted")
             await self.settle(last, timedelta(0))
@@ -284,7 +284,7 @@ class World(ABC):
 
 
 class SqlWorld(World):
-    """On PostgreSQL or SQLite; its tables are empty again when it is closed."""
+    """A store on PostgreSQL or SQLite; closing it empties the tables."""
 
     def __init__(self, engine: AsyncEngine, *, park: bool) -> None:
         self._engine, self.commits_late = engine, engine.dialect.name == "postgresql"
@@ -368,7 +368,7 @@ class SqlWorld(World):
 
 
 class MemoryWorld(World):
-    """The outbox for users' tests, which knows neither transactions nor people."""
+    """The store in memory, which has neither transactions nor repairs by hand."""
 
     def __init__(self, *, park: bool) -> None:
         self._time = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from outrider.testing.faulty_proxy import FaultyProxy
 from tests.support.until import until
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-PATIENCE = 30
+MAX_WAIT_S = 30
 
 
 class Echo:
@@ -67,7 +67,7 @@ async def said(pair: Pair, text: bytes) -> bytes:
 async def is_cut(pair: Pair) -> bool:
     """Whether the connection ends without another byte."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             return await pair[0].read(1) == b""
     except ConnectionResetError:
         return True
@@ -173,7 +173,7 @@ async def test_healing_does_not_wait_for_slow_bytes(link: FaultyProxy, fault: st
 
         link.heal()
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             assert await pair[0].readexactly(400) == b"slow" * 100
 
 

@@ -35,7 +35,7 @@ from outrider.stream import (
 from outrider.stream.delivered import DeliveredEvent
 from outrider.stream.frames import GAP, Frames, gap, keep_alive, message, opening
 from outrider.stream.window import Item, Window
-from tests.support.pages.sse import PATIENCE, Message, Parser
+from tests.support.pages.sse import MAX_WAIT_S, Message, Parser
 from tests.support.until import until
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -109,7 +109,7 @@ class Reader:
         self.stream, self.parser, self._taken = stream, Parser(), 0
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not condition():
                 self.parser.feed(await anext(self.stream))
 

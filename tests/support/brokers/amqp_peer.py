@@ -1,4 +1,4 @@
-"""The broker's half of AMQP 0-9-1 on loopback, doing whatever a test's script says."""
+"""A scripted AMQP 0-9-1 broker on the loopback address, for faults that no real broker shows."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Message:
 
 @dataclass
 class Conversation:
-    """One connection, as the peer sees it."""
+    """One connection, from the broker's side."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     received: list[Message] = field(default_factory=list)
     heartbeats: int = 0
     something: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a message has come."""
+    """Set when a message has arrived."""
 
     def say(self, method: base.Frame, channel: int = 1) -> None:
         self.writer.write(frame.marshal(method, channel))
@@ -86,7 +86,7 @@ class Conversation:
             self.writer.write(frame.marshal(piece, 1))
 
     async def consumer(self, *, let_in: bool = True) -> None:
-        """Agree to everything until somebody consumes, or wants to."""
+        """Answer all requests with success, until the client consumes."""
         while True:
             match await self.read():
                 case commands.Exchange.Declare():
@@ -147,7 +147,7 @@ class Peer:
     heartbeat: int = 60
     greets: bool = True
     cut_after: int | None = None
-    """How many bytes it sends before it hangs up."""
+    """How many bytes the broker sends before it closes the connection."""
     port: int = 0
     conversations: list[Conversation] = field(default_factory=list)
     _tasks: set[asyncio.Task[None] | None] = field(default_factory=set)
@@ -233,12 +233,12 @@ def envelope(
 
 
 async def acknowledge(talk: Conversation) -> None:
-    """The script of a broker that takes everything."""
+    """The script of a broker that confirms everything."""
     async for message in talk.messages():
         talk.ack(message.tag)
 
 
 async def ignore(talk: Conversation) -> None:
-    """The script of a black hole."""
+    """The script of a broker that never answers."""
     async for _ in talk.messages():
         pass

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka, read from outside by a plain client."""
+"""Topics of a real Kafka, read by aiokafka directly."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def outcomes_of(publisher: KafkaPublisher, batch: list[EventEnvelope]) -> 
 
 
 async def settle(publisher: KafkaPublisher, batch: list[EventEnvelope]) -> int:
-    """As a relay does it: what is not accepted is published again; returns how often it had to."""
+    """Publish until all events are accepted, as a relay does; return the number of calls."""
     calls, left = 0, batch
     async with asyncio.timeout(60):
         while left:
@@ -101,7 +101,7 @@ def kinds(outcomes: Iterable[Outcome]) -> list[type[Outcome]]:
 
 
 async def records_in(url: str, topic: str) -> list[ConsumerRecord]:
-    """All that the topic holds, partition by partition."""
+    """All records of the topic, partition by partition."""
     found: list[ConsumerRecord] = []
     async with AIOKafkaConsumer(bootstrap_servers=servers(url)) as consumer, asyncio.timeout(60):
         numbers = await consumer._client._wait_on_metadata(topic)
@@ -116,7 +116,7 @@ async def records_in(url: str, topic: str) -> list[ConsumerRecord]:
 
 
 async def committed(url: str, group: str, topic: str) -> dict[int, int]:
-    """Where the group goes on, by partition."""
+    """The committed offset of the group in each partition."""
     async with administering(url) as admin:
         offsets = await admin.list_consumer_group_offsets(group)
     return {

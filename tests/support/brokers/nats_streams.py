@@ -1,4 +1,4 @@
-"""Streams of a real NATS server, filled by the publisher and read from outside by nats-py."""
+"""Streams of a real NATS server, read by nats-py directly."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def jetstream(url: str, **options: Any) -> AsyncIterator[JetStreamContext]
 
 
 async def messages_in(url: str, stream: str) -> list[Message]:
-    """All that it holds, in its order."""
+    """All messages of the stream, in order."""
     async with jetstream(url) as js:
         state = (await js.stream_info(stream)).state
         if not state.messages:
@@ -100,7 +100,7 @@ def kinds(outcomes: Iterable[Outcome]) -> list[type[Outcome]]:
 
 
 def order_of(messages: Iterable[Message]) -> dict[str, list[str]]:
-    """Ids per aggregate, repetitions left out."""
+    """Ids per aggregate, without duplicates."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for message in messages:
         found[message.attributes["subject"]].setdefault(message.attributes["id"])
@@ -115,7 +115,7 @@ def order_sent(batch: Iterable[EventEnvelope]) -> dict[str, list[str]]:
 
 
 async def start(server: Server) -> None:
-    """Returns when JetStream has read its files."""
+    """Start the server; return when JetStream has loaded its files."""
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(60):
         while not await _answers(server):  # noqa: ASYNC110 - nobody tells

@@ -1,4 +1,4 @@
-"""Queues of a real RabbitMQ, filled by the publisher and read from outside by aio-pika."""
+"""Queues of a real RabbitMQ, read by aio-pika directly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unique(what: str = "test") -> str:
 
 
 def one_queue(name: str, **settings: object) -> Topology:
-    """An exchange and a queue of the same name that takes everything."""
+    """An exchange and a queue of the same name, bound to all routing keys."""
     return Topology(queues=(Queue(name, (Binding(name),), **settings),))  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def kinds(outcomes: Iterable[Outcome]) -> list[type[Outcome]]:
 
 
 async def messages_in(url: str, queue: str) -> list[AbstractIncomingMessage]:
-    """All messages, taken out; a last one of our own tells that there are no more."""
+    """Take all messages out of the queue; a marker message shows its end."""
     found: list[AbstractIncomingMessage] = []
     last, done = uuid4().hex, asyncio.Event()
 
@@ -95,7 +95,7 @@ async def messages_in(url: str, queue: str) -> list[AbstractIncomingMessage]:
 
 
 async def _put_last(url: str, queue: str, message_id: str) -> None:
-    """A quorum queue that has just come up swallows what reaches it before it has a leader."""
+    """A quorum queue that has just started loses messages that arrive before it has a leader."""
     message = aio_pika.Message(b"", message_id=message_id)
     for patience in (1, 3, 10):
         async with await aio_pika.connect(url) as connection:
@@ -107,7 +107,7 @@ async def _put_last(url: str, queue: str, message_id: str) -> None:
 
 
 async def noted_on_disk(broker: Server, queue: str) -> None:
-    """A quorum queue that RabbitMQ 3.10 has not yet put into its directory dies with the node."""
+    """Wait until RabbitMQ 3.10 has written the quorum queue to disk; a kill before loses it."""
 
     def noted() -> bool:
         return any(

@@ -1,4 +1,4 @@
-"""Users of a real Redis, with the rights that the guide asks for."""
+"""Users of a real Redis, with the permissions that the guide lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_user(url: str, user: str, password: str) -> str:
 
 
 async def with_documented_rights(role: str, url: str, client: Redis, stream: str) -> str:
-    """The URL for a new user whose rights are those of a role in the guide."""
+    """The URL of a new user with the permissions that the guide lists for a role."""
     _, _, after = GUIDE.read_text().partition(f"ACL SETUSER {role} ")
     rules = after.partition("```")[0].partition("ACL")[0].replace("~events", f"~{stream}")
     user = uuid4().hex

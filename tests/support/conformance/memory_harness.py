@@ -1,4 +1,4 @@
-"""Harnesses over a MemoryBroker, and over publishers that call a handler which stores."""
+"""Harnesses for MemoryBroker, and for publishers that call handlers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class MemoryGroup(SourceHarness):
         self.broker.start()
 
     async def crash(self, receive: int, acknowledge: int, /) -> None:
-        """A process would take the broker along; a source that nobody holds is as dead."""
+        """Drop the source without closing it, since a killed process would lose the broker, too."""
         await self._abandon(receive, acknowledge)
         gc.collect()
 
@@ -94,7 +94,7 @@ class MemoryGroup(SourceHarness):
 
 
 class HandlerSink(SinkHarness):
-    """The sink is a handler that keeps what it is called with."""
+    """The sink is a handler that stores the events."""
 
     name = "keep"
 

@@ -1,4 +1,4 @@
-"""Pages as data: their code blocks in order, and what each of them is for."""
+"""The code blocks of a page in order, and what each is for."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _pip(line: str) -> None:
 
 
 def _javascript(code: str) -> None:
-    """By the interpreter that comes with Playwright."""
+    """Parse JavaScript with the Node.js of Playwright."""
     import playwright
 
     node = Path(playwright.__file__).parent / "driver/node"
@@ -78,7 +78,7 @@ def _javascript(code: str) -> None:
 
 
 def _as_it_is(_: str) -> None:
-    """A drawing, or what a program prints."""
+    """A drawing, or the output of a program."""
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {

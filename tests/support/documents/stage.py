@@ -1,4 +1,4 @@
-"""A page tried out: its files, its terminals and its servers, in a folder of its own."""
+"""Runs the blocks of a page: its files, terminals and servers, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.documents import checks, forks
 from tests.support.documents.blocks import NEW_TERMINAL, ROOT, SAME_TERMINAL, Block
 
 DEADLINE = 90
-# What a reader fills in; here it is a private server, started if the page names it.
+# Addresses in the pages, and the private server that replaces each of them.
 POSTGRES = "postgresql://shop:secret@localhost/shop"
 SERVERS: dict[str, Callable[[Services], str]] = {
     POSTGRES: create_database,
@@ -36,7 +36,7 @@ def _free_port() -> int:
 
 
 class Stage:
-    """Blocks are played in their order; what one writes or exports, the later ones find."""
+    """Runs blocks in order; files and exported variables stay for the later blocks."""
 
     def __init__(self, folder: Path, services: Callable[[], Services]) -> None:
         self._folder, self._services = folder, services
@@ -72,7 +72,7 @@ class Stage:
             _compare(block, forks.run_python(code, str(block), self._folder, self._environment))
 
     def close(self) -> None:
-        """End all terminals, the last one first; whoever ends badly is named."""
+        """End all terminals, the last first; fail if one ends with an error."""
         while self._terminals:
             self._end_last_terminal()
 
@@ -94,7 +94,7 @@ class Stage:
         for written, start in SERVERS.items():
             if written in code and written not in self._addresses:
                 self._addresses[written] = start(self._services())
-                if written == POSTGRES:  # psql may lie beside its server only
+                if written == POSTGRES:  # psql may exist only beside its server
                     self._environment["PATH"] += f":{self._services().postgres.programs}"
         for written, private in self._addresses.items():
             code = code.replace(written, private)
@@ -109,7 +109,7 @@ class Stage:
         if block.title == SAME_TERMINAL:
             self._end_last_terminal()
         if block.title in (NEW_TERMINAL, SAME_TERMINAL):
-            # The program itself is to get the signal that ends it, and to tell how it ended.
+            # exec, so that the program itself gets the signal and its exit code is seen.
             head, _, last = script.rpartition("\n")
             self._open_terminal(block, [*command[:-1], f"{head}\nexec {last}"])
         elif all(map(forks.can_run, lines)):
@@ -135,7 +135,7 @@ class Stage:
         _compare(block, printed)
 
     def _open_terminal(self, block: Block, command: list[str]) -> None:
-        """Leave it running, and wait until it has printed what the page says."""
+        """Start a command, and wait until it has printed what the page shows."""
         printed = self._folder / f".terminal-{block.line}"
         with printed.open("wb") as output:
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The accounts example from outside: its HTTP API, and the rows it has left behind."""
+"""The accounts example seen by a client: its HTTP API and its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 from sqlalchemy import text
 
 from tests.support.databases import Database
-from tests.support.examples.serving import PATIENCE
+from tests.support.examples.serving import MAX_WAIT_S
 from tests.support.until import wait_until
 
 
@@ -26,7 +26,7 @@ def person(**changes: Any) -> dict[str, Any]:
 
 
 class Accounts:
-    """One user of a running application, who can also look into its database."""
+    """A user of a running application, with access to its database."""
 
     def __init__(self, url: str, database: Database) -> None:
         self.url, self.database = url, database
@@ -39,7 +39,7 @@ class Accounts:
         self.http.close()
 
     def sign_up(self, **changes: Any) -> str:
-        """The new account's id."""
+        """Open an account; return its id."""
         answer = self.http.post("/accounts", json=person(**changes))
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
@@ -50,11 +50,11 @@ class Accounts:
         return dict(answer.json()) if answer.status_code == 200 else None
 
     def has_profile(self, account_id: str) -> bool:
-        return wait_until(lambda: self.profile(account_id) is not None, PATIENCE)
+        return wait_until(lambda: self.profile(account_id) is not None, MAX_WAIT_S)
 
     def became(self, account_id: str, status: str) -> bool:
-        """Whether the account's event is, sooner or later, in this state."""
-        return wait_until(lambda: event_of(self.database, account_id).status == status, PATIENCE)
+        """Wait until the account's event has this status; return whether it has."""
+        return wait_until(lambda: event_of(self.database, account_id).status == status, MAX_WAIT_S)
 
 
 def event_of(database: Database, account_id: str) -> Event:

@@ -1,4 +1,4 @@
-"""The decisions example's consumer, which dies by SIGKILL at a bad moment."""
+"""The consumer of the decisions example; it kills itself at a chosen step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _DiesInsteadOfAcknowledging(RedisSource):
 
 
 def before_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
-    """The entry is written, and not committed."""
+    """Die after the entry is written and before the commit."""
 
     @event.listens_for(Engine, "after_cursor_execute")
     def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -36,12 +36,12 @@ def before_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
 
 
 def after_the_commit() -> AbstractAsyncContextManager[EventConsumer]:
-    """The entry is committed, and nothing else has happened since."""
+    """Die right after the commit."""
     event.listen(Session, "after_commit", _die)
     return example.consumer()
 
 
 def before_the_acknowledgement() -> AbstractAsyncContextManager[EventConsumer]:
-    """All is done, and Redis does not know."""
+    """Die before the acknowledgement."""
     example.RedisSource = _DiesInsteadOfAcknowledging  # type: ignore[misc]
     return example.consumer()

@@ -16,7 +16,7 @@ import redis
 from outrider import EventEnvelope
 from outrider.brokers.redis import RedisPublisher
 from tests.support.databases import Database
-from tests.support.examples.serving import PATIENCE
+from tests.support.examples.serving import MAX_WAIT_S
 from tests.support.processes.relay_process import RelayProcess
 from tests.support.until import wait_until
 
@@ -30,7 +30,7 @@ class Decisions:
     def __init__(self, url: str, database: Database, user_id: str = "") -> None:
         self.database, self.user_id = database, user_id or f"user-{uuid4().hex[:8]}"
         self.http = httpx.Client(
-            base_url=url, headers={"X-User-ID": self.user_id}, timeout=PATIENCE
+            base_url=url, headers={"X-User-ID": self.user_id}, timeout=MAX_WAIT_S
         )
 
     def create(self, title: str = "Move?", **headers: str) -> str:
@@ -49,7 +49,7 @@ class Decisions:
         return {e["session_id"]: (e["title"], e["archived"], e["events"]) for e in entries}
 
     def until_shown(self, session_id: str, expected: tuple[str, bool, int]) -> None:
-        shown = wait_until(lambda: self.dashboard().get(session_id) == expected, PATIENCE)
+        shown = wait_until(lambda: self.dashboard().get(session_id) == expected, MAX_WAIT_S)
         assert shown, (self.dashboard(), self.events())
 
     def events(self) -> list[tuple[str, str]]:
@@ -83,11 +83,11 @@ class Backstage:
         process = RelayProcess(environment, log, command)
         self.processes.append(process)
         try:
-            assert wait_until(lambda: process.is_ready, PATIENCE), process.text
+            assert wait_until(lambda: process.is_ready, MAX_WAIT_S), process.text
             yield process
             if process.is_alive:
                 process.terminate()
-                assert wait_until(lambda: not process.is_alive, PATIENCE), process.text
+                assert wait_until(lambda: not process.is_alive, MAX_WAIT_S), process.text
                 assert process.exit_code == 0, process.text
         finally:
             process.kill()
@@ -125,7 +125,7 @@ class Backstage:
             read = [(g["entries-read"], g["pending"]) for g in groups]
             return read == [(count, 0)]
 
-        assert wait_until(lambda: self.ask(done), PATIENCE), self.said
+        assert wait_until(lambda: self.ask(done), MAX_WAIT_S), self.said
 
     def send(self, *envelopes: EventEnvelope) -> None:
         """As anybody could who may write to the stream."""

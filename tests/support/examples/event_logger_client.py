@@ -1,4 +1,4 @@
-"""The event logger from outside: its HTTP API, its stream, and the rows it has left behind."""
+"""The event logger seen by a client: its HTTP API, its stream and its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx
 
 from tests.support.databases import Database
-from tests.support.examples.serving import PATIENCE
+from tests.support.examples.serving import MAX_WAIT_S
 from tests.support.pages.sse import Client, Message
 from tests.support.until import wait_until
 
@@ -105,11 +105,11 @@ class Logger:
             seen.append(self.row(channel))
             return seen[-1].status == "pending" and seen[-1].retry_count > 0
 
-        assert wait_until(waits, PATIENCE), seen[-1]
+        assert wait_until(waits, MAX_WAIT_S), seen[-1]
         return seen[-1]
 
     def eventually_fails(self, channel: str) -> Row:
-        assert wait_until(lambda: self.row(channel).status == "failed", PATIENCE)
+        assert wait_until(lambda: self.row(channel).status == "failed", MAX_WAIT_S)
         return self.row(channel)
 
 

@@ -1,4 +1,4 @@
-"""The messaging example from outside: its HTTP API, and the rows it has left behind."""
+"""The messaging example seen by a client: its HTTP API and its rows."""
 
 from __future__ import annotations
 

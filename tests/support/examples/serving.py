@@ -1,4 +1,4 @@
-"""Example applications over real HTTP: as a process of their own, or in the test's own loop."""
+"""Example applications over real HTTP: in their own process, or in the test's event loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from outrider.testing.services.ports import LOOPBACK, free_ports
 from tests.support.processes.forking import Child, run_module
 from tests.support.until import wait_until
 
-PATIENCE = 60.0
+MAX_WAIT_S = 60.0
 ROOT = Path(__file__).parents[3]
-# What the caller's own shell has set must not reach the application.
+# Other variables of the caller must not reach the application.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 
 
 class Application:
-    """`python -m examples.<name>`, from its start on; the log holds all that it says."""
+    """A running `python -m examples.<name>`, with a log of its output."""
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
         (self.port,) = free_ports(1)
@@ -59,10 +59,10 @@ class Application:
         self._process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end; its exit code, negative if the signal was what ended it."""
+        """Send the signal; return the exit code, negative if the signal ended it."""
         self._process.send_signal(number)
         try:
-            return self._process.wait(PATIENCE)
+            return self._process.wait(MAX_WAIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it does not end:\n{self.log}") from None
@@ -72,12 +72,12 @@ class Application:
 def serving(
     name: str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Application]:
-    """An example that answers, in a process of its own that ends with the block."""
+    """Start an example in its own process; wait until it answers, stop it at the end."""
     application = Application(name, folder, environment or {})
     try:
-        assert wait_until(lambda: application.is_ready, PATIENCE), application.log
+        assert wait_until(lambda: application.is_ready, MAX_WAIT_S), application.log
         yield application
-        # Uvicorn shuts down in good order, then lets the signal have its way.
+        # Uvicorn shuts down first, then raises the signal again.
         assert application.stop() in (0, -signal.SIGTERM), application.log
     finally:
         application.kill()
@@ -85,13 +85,13 @@ def serving(
 
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[str]:
-    """The URL of an application of which the test has replaced a part."""
+    """Serve an application, which may have a replaced part, in this event loop; give its URL."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve([listener]))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT_S):
                 while not server.started and not running.done():  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0.01)
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
@@ -107,7 +107,7 @@ def fuzz(url: str, *, examples: int = 8) -> str:
     command += ["--checks", "not_a_server_error,response_schema_conformance"]
     command += ["--phases", "examples,coverage,fuzzing", "--max-examples", str(examples)]
     command += ["--generation-database", "none", "--suppress-health-check", "all", "--no-color"]
-    with TemporaryDirectory() as folder:  # where it may leave what it likes
+    with TemporaryDirectory() as folder:  # it writes files into its working folder
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
         )

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 class Kind(NamedTuple):
     words: str
     line: str
-    """Where on the scoreboard a test of this kind counts when it fails."""
+    """The line of the scoreboard where a failed test of this kind counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What is counted, and what it must come to in each case."""
+    """What is counted, and the target for each case."""
 
     words: str
     target: str
@@ -181,7 +181,7 @@ LINES: Final[dict[str, Line]] = {
     ),
 }
 
-# Each must be seen at least once in a full run, or the run was too gentle.
+# Each must happen at least once in a full run; otherwise the run had too few faults.
 SOMETIMES: Final = (
     "take-over",
     "settle rejected",

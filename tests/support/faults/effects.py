@@ -18,7 +18,7 @@ from tests.support.processes.effects_app import EFFECTS
 
 
 async def effects_database(services: Services) -> str:
-    """A database of the consumer's own, with its inbox and the table of effects."""
+    """Create the consumer's database, with its inbox and the table of effects."""
     url = make_url(create_database(services)).set(drivername="postgresql+asyncpg")
     engine = create_async_engine(url)
     await create_all(engine)

@@ -1,4 +1,4 @@
-"""One outbox with writers before it and relays behind it, and the whole of what they did."""
+"""One outbox with writers and relays, and a record of everything they did."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.until import until
 BATCH: Final = 100
 LOOPS: Final = 2
 
-# Numbers are drawn before the commit; this lets some transactions become visible long after.
+# An event gets its position before the commit; this trigger delays some commits.
 _COMMIT_LATE: Final = (
     """CREATE FUNCTION commit_late() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -44,7 +44,7 @@ _ROWS: Final = """
 SELECT id, aggregate_id, CAST(payload AS text), status, retry_count
 FROM outbox ORDER BY position
 """
-# Settled after an event of its lane that has a higher number: it was committed late.
+# Settled after an event of its lane with a higher position: its transaction committed late.
 _LATE: Final = """
 SELECT count(*) FROM (
     SELECT position, max(position) OVER (PARTITION BY lane ORDER BY published_at
@@ -58,7 +58,7 @@ SELECT lane, name, owner FROM outbox_lanes LEFT JOIN outbox_relays ON id = owner
 
 
 class Owner(NamedTuple):
-    """Who holds a lane: name and id are None when nobody does."""
+    """The owner of a lane; name and id are None if it has none."""
 
     lane: int
     name: str | None
@@ -66,7 +66,7 @@ class Owner(NamedTuple):
 
 
 class Flow:
-    """Made by `flowing`, which also ends its processes."""
+    """Created by `flowing`, which also ends its processes."""
 
     def __init__(self, database: str, broker: str, folder: Path, settings: dict[str, str]) -> None:
         self.database, self.broker, self.folder = database, broker, folder
@@ -109,15 +109,15 @@ class Flow:
         return relay
 
     async def start_relays(self, count: int) -> list[ForkedRelay]:
-        """All of them are connected when this returns."""
+        """Start relays; return when all are connected."""
         started = [self.start_relay() for _ in range(count)]
         await until(lambda: all(relay.is_ready for relay in started), "all relays have started")
         return started
 
     async def stop_relays(self) -> None:
-        """Ask all to end; each must say that it did so in good order."""
+        """Terminate all relays; each must end with exit code 0."""
         living = [relay for relay in self.relays if relay.is_alive]
-        # One that was restarted a moment ago does not listen to signals yet.
+        # A relay that was restarted just now does not handle signals yet.
         await until(lambda: all(relay.is_ready for relay in living), "relays listen to signals")
         for relay in living:
             relay.terminate()
@@ -128,7 +128,7 @@ class Flow:
         return [Owner(lane, name, _uuid(relay)) for lane, name, relay in await self.ask(_OWNERS)]
 
     async def lanes_of(self, relay: ForkedRelay) -> dict[int, UUID]:
-        """Its lanes, each with the id under which it holds them."""
+        """The lanes of a relay, each with the relay's id."""
         held = await self.owners()
         return {o.lane: o.relay for o in held if o.relay and o.name == relay.name}
 
@@ -141,7 +141,7 @@ class Flow:
             return list((await connection.execute(text(query), values)).all())
 
     async def arrived(self) -> None:
-        """Wait until all that was committed is settled and read, as far as patience goes."""
+        """Wait until all committed events are settled and read; give up after the time limit."""
 
         async def complete() -> bool:
             return not await self.count("status = 'pending'") and self.reader.has(
@@ -154,20 +154,20 @@ class Flow:
             print(late)  # the verdict will say what is missing
 
     async def verdict(self) -> Verdict:
-        """What became of every event, after all relays have ended and the queue is silent."""
+        """Stop all relays, read the queue to its end, and judge every event."""
         await self.arrived()
         await self.stop_relays()
         await self.reader.silence()
         rows = [Row(_uuid(r[0]), *r[1:]) for r in await self.ask(_ROWS)]
         versions = {row[0]: row[1] for row in await self.ask("SELECT id, version FROM counters")}
-        verdict = judge(rows, versions, self.writers, self.reader.delivery_count)
+        verdict = judge(rows, versions, self.writers, self.reader.deliveries)
         print(f"OUTRIDER_SEED={SEED}: {verdict}; {self.lost_leases} leases lost")
         unclean = ("Traceback", "Exception ignored", "ResourceWarning", "never retrieved")
         assert not [word for relay in self.relays for word in unclean if word in relay.text]
         return verdict
 
     async def report(self, verdict: Verdict, board: Scoreboard, line: str, **figures: Any) -> None:
-        """Tell the scoreboard how it went."""
+        """Write the figures of the verdict to the scoreboard."""
         board.note(line, seed=SEED, **figures, **asdict(verdict))
         for what, times in self.seen.items():
             board.saw(what, times)
@@ -180,13 +180,13 @@ class Flow:
 
     @property
     def stale(self) -> int:
-        """Rows that relays changed although others had their lanes."""
+        """How many rows relays changed after they had lost the lanes."""
         lines = [line for relay in self.relays for line in relay.text.splitlines()]
         return sum(int(line.removeprefix(STALE)) for line in lines if line.startswith(STALE))
 
     @property
     def seen(self) -> Counter[str]:
-        """What relays have met on their way, by its name on the scoreboard."""
+        """How often relays met each situation, by its name on the scoreboard."""
         found: Counter[str] = Counter()
         for relay in self.relays:
             for line in relay.text.splitlines():
@@ -216,7 +216,7 @@ async def flowing(
     binding: str = "#",
     **settings: str,
 ) -> AsyncIterator[Flow]:
-    """Tables, counters and a queue; whatever happens, no process is left."""
+    """Create tables, counters and a queue; end all processes at the end, whatever happens."""
     flow = Flow(database, broker, folder, settings)
     try:
         await flow.prepare(aggregates, binding)
@@ -239,5 +239,5 @@ def _engine(url: str) -> AsyncEngine:
 
 
 def _uuid(value: Any) -> Any:
-    """SQLite has them as text."""
+    """SQLite stores UUIDs as text."""
     return UUID(value) if isinstance(value, str) else value

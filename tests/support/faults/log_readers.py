@@ -1,4 +1,4 @@
-"""The far end of brokers that keep a log: all that is in it, in its order, while it grows."""
+"""Reads the log of Kafka, NATS or Redis, in its order, while it grows."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.support.faults.queue_reader import Delivery, Reader
 
 
 class LogReader(ABC):
-    """As the reader of a queue; it does not survive its broker either: start it after."""
+    """Like the reader of a queue. It ends with its broker: start it again afterwards."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.delivery_count: list[Delivery] = []
+        self.deliveries: list[Delivery] = []
         self._ids: set[UUID] = set()
         self._url, self._name = url, name
         self._following: asyncio.Task[None] | None = None
 
     async def prepare(self, binding: str) -> None:  # noqa: B027 - some need nothing
-        """What an administrator makes beforehand."""
+        """Create the topic or stream."""
 
     @abstractmethod
     async def connect(self) -> None: ...
 
     @abstractmethod
     async def more(self) -> list[tuple[str, str, bytes]]:
-        """Id, aggregate and body of what comes next, or nothing after a short while."""
+        """The next messages: id, aggregate and body; nothing after a short wait."""
 
     @abstractmethod
     async def has_read_all(self) -> bool: ...
@@ -59,7 +59,7 @@ class LogReader(ABC):
         return ids <= self._ids
 
     async def mark(self) -> None:
-        """Return when all that is in the log now has been read."""
+        """Return when all current messages of the log are read."""
         async with asyncio.timeout(60):
             while not await self.has_read_all():
                 assert self._following is not None
@@ -67,18 +67,18 @@ class LogReader(ABC):
                 await asyncio.sleep(0.02)
 
     async def silence(self) -> None:
-        """Return when nothing more comes; the last relay has ended before."""
+        """Return when no more messages come; all relays have ended before."""
         before = -1
-        while before != len(self.delivery_count):
-            before = len(self.delivery_count)
-            await asyncio.sleep(0.2)  # what a dead relay's socket still held
+        while before != len(self.deliveries):
+            before = len(self.deliveries)
+            await asyncio.sleep(0.2)  # the socket of a killed relay may still have data
             await self.mark()
 
     async def _follow(self) -> None:
         while True:
             for event_id, aggregate, body in await self.more():
                 delivery = Delivery(UUID(event_id), aggregate, json.loads(body)["n"])
-                self.delivery_count.append(delivery)
+                self.deliveries.append(delivery)
                 self._ids.add(delivery.id)
 
 

@@ -1,4 +1,4 @@
-"""Three NATS servers on this machine that keep their streams together."""
+"""A NATS cluster of three servers on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 3
 
 
 class Node(Nats):
-    """One of them; it knows the ports on which they talk to each other."""
+    """One server of the cluster, with the routes to the others."""
 
     own_route: ClassVar[int]
     routes: ClassVar[list[int]]
@@ -52,7 +52,7 @@ class NatsCluster:
 
     @asynccontextmanager
     async def jetstream(self) -> AsyncIterator[JetStreamContext]:
-        """Through any node that lives."""
+        """A client connected to any living node."""
         urls = [node.url for node in self.nodes if node.alive]
         options: dict[str, Any] = {"max_reconnect_attempts": 1, "error_cb": _ignore}
         client = Client()
@@ -63,7 +63,7 @@ class NatsCluster:
             await client.close()
 
     async def ready(self) -> None:
-        """They have found each other and elected a leader."""
+        """Wait until the nodes have connected and elected a leader."""
 
         async def answers() -> bool:
             with suppress(Error, OSError):
@@ -80,7 +80,7 @@ class NatsCluster:
         return None
 
     async def leader_of(self, stream: str) -> Node:
-        """The node that decides on the order of the stream."""
+        """The leader of the stream."""
         found: list[Node] = []
 
         async def known() -> bool:
@@ -93,7 +93,7 @@ class NatsCluster:
         return found[0]
 
     async def is_complete(self, stream: str) -> bool:
-        """All replicas have all of it."""
+        """Wait until all replicas have all messages."""
         info = await self.stream(stream)
         replicas = (info.cluster.replicas if info and info.cluster else None) or []
         return len(replicas) == SIZE - 1 and all(peer.current for peer in replicas)

@@ -1,4 +1,4 @@
-"""The far end: a durable queue of RabbitMQ, and everything that ever came out of it."""
+"""Reads a durable queue of RabbitMQ, and keeps every delivery."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Delivery(NamedTuple):
 
 
 class Reader:
-    """Every delivery in the order of arrival. It does not survive its broker: start it after."""
+    """Every delivery in the order of arrival. It ends with its broker: start it again then."""
 
     def __init__(self, url: str, queue: str) -> None:
-        self.delivery_count: list[Delivery] = []
+        self.deliveries: list[Delivery] = []
         self._ids: set[UUID] = set()
         self._url, self._queue = url, queue
         self._connection: AbstractConnection | None = None
@@ -30,7 +30,7 @@ class Reader:
         self._marks: dict[str, asyncio.Event] = {}
 
     async def prepare(self, binding: str) -> None:
-        """A durable queue, and a topic exchange of the same name."""
+        """Create a durable queue and a topic exchange of the same name."""
         async with await aio_pika.connect(self._url) as connection:
             channel = await connection.channel()
             kind = aio_pika.ExchangeType.TOPIC
@@ -42,7 +42,7 @@ class Reader:
         self._connection = await aio_pika.connect(self._url)
         self._channel = await self._connection.channel()
         queue = await self._channel.get_queue(self._queue)
-        # Without acknowledgements nothing comes twice on our account.
+        # Without acknowledgements this reader itself causes no duplicates.
         await queue.consume(self._take, no_ack=True)
 
     async def close(self) -> None:
@@ -53,19 +53,19 @@ class Reader:
         return ids <= self._ids
 
     async def count(self) -> int:
-        return len(self.delivery_count)
+        return len(self.deliveries)
 
     async def silence(self) -> None:
-        """Return when nothing more comes: marks of our own arrive with nothing between them."""
+        """Return when no more messages come: two markers arrive with nothing between them."""
         before = -1
-        while before != len(self.delivery_count):
-            before = len(self.delivery_count)
+        while before != len(self.deliveries):
+            before = len(self.deliveries)
             await self.mark()
-            await asyncio.sleep(0.2)  # what a dead relay's socket still held
+            await asyncio.sleep(0.2)  # the socket of a killed relay may still have data
             await self.mark()
 
     async def mark(self) -> None:
-        """Return when all that is in the queue now has been read."""
+        """Return when all current messages of the queue are read."""
         assert self._channel is not None, "the reader was not started"
         name = uuid4().hex
         self._marks[name] = asyncio.Event()
@@ -83,5 +83,5 @@ class Reader:
             json.loads(message.body)["n"],
             message.headers.get("ce-replayid"),  # type: ignore[arg-type] # a text, or not there
         )
-        self.delivery_count.append(delivery)
+        self.deliveries.append(delivery)
         self._ids.add(delivery.id)

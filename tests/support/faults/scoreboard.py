@@ -24,18 +24,18 @@ _HIDDEN: Final = ("case", "seed")
 
 
 class Scoreboard:
-    """Where a test writes down what it saw; it travels with the test's report."""
+    """Where a test notes its figures; they travel with the test's report."""
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
 
     def note(self, line: str, **figures: Any) -> None:
-        """Figures of a line; `case` tells apart what must reach the target each for itself."""
+        """Note figures of a line; each `case` has to reach the target."""
         assert line in LINES, f"{line} is no line of the scoreboard"
         self._item.user_properties.append((_NOTE, [line, figures]))
 
     def saw(self, what: str, times: int = 1) -> None:
-        """Something that must happen in a full run at least once."""
+        """Note something that must happen at least once in a full run."""
         assert what in SOMETIMES, f"{what!r} is not among {SOMETIMES}"
         self._item.user_properties.append((_SEEN, [what, times]))
 
@@ -86,7 +86,7 @@ class Board:
                 self.versions |= value
 
     def go_on_from(self, facts: dict[str, Any]) -> None:
-        """Keep what an earlier run has brought to lines and tests that this one left out."""
+        """Take the results of an earlier run for lines and tests that this run left out."""
         for name, line in facts["lines"].items():
             if not self.notes[name]:
                 self.notes[name] = {str(case.get("case", "")): case for case in line["cases"]}
@@ -97,7 +97,7 @@ class Board:
         self.versions = facts["versions"] | self.versions
 
     def add(self, line: str, figures: Figures) -> None:
-        """Several notes of one case add up; of durations the longest counts."""
+        """Add up the notes of one case; of durations take the longest."""
         known = self.notes[line].setdefault(str(figures.get("case", "")), {})
         for name, value in figures.items():
             if isinstance(value, str) or name in _HIDDEN or name not in known:
@@ -192,7 +192,7 @@ def _number(value: object) -> str:
 
 
 class Gatherer:
-    """Hears the reports of all tests, of one process or of many workers, and tells at the end."""
+    """Collects the reports of all tests, from all workers, and prints the board at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.board, self._config = Board(is_part=bool(config.option.keyword)), config
@@ -217,11 +217,11 @@ class Gatherer:
 
     def _results(self) -> list[Result]:
         results = self.board.results()
-        return results if self._is_whole else results[:-1]  # the last counts what all lines bring
+        return results if self._is_whole else results[:-1]  # the last line is the sum of all lines
 
     @property
     def _is_whole(self) -> bool:
-        """A part of the suite need not bring all lines, only keep to those it brings."""
+        """A partial run is judged by its own lines only."""
         options = self._config.option
         everywhere = self._config.args_source is not pytest.Config.ArgsSource.ARGS
         return everywhere and not options.keyword and "line" not in options.markexpr
@@ -268,7 +268,7 @@ _versions: dict[str, str] = {}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Adds which servers there were, each asked once."""
+    """Add the versions of the servers, once for each server."""
     try:
         return (yield)
     finally:

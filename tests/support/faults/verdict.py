@@ -14,7 +14,7 @@ from tests.support.faults.writers import Writers
 
 
 class Row(NamedTuple):
-    """What the outbox says about an event."""
+    """The row of an event in the outbox."""
 
     id: UUID
     aggregate: str
@@ -32,23 +32,23 @@ class Verdict:
     events: int
     duplicates: int
     lost: int
-    """Committed, and not in the queue."""
+    """Committed, but not in the queue."""
     unexpected: int
-    """In the queue or the outbox, and not committed."""
+    """In the queue or the outbox, but not committed."""
     reordered: int
-    """Aggregates whose first deliveries came in another order than they happened."""
+    """Aggregates whose first deliveries came in the wrong order."""
     misnumbered: int
     """Aggregates whose rows are not in the order of their transactions, or not all there."""
     stuck: int
     failed: int
     retried: int
-    """Events that attempts were counted against."""
+    """Events with a counted attempt."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
 
     def holds(self, *, duplicates: int = 0) -> bool:
-        """Whether all promises were kept with at most so many duplicates."""
+        """Whether all promises were kept, with at most this number of duplicates."""
         wrong = {field.name for field in fields(self)} - {"events", "duplicates"}
         return self.duplicates <= duplicates and not any(getattr(self, name) for name in wrong)
 
@@ -75,7 +75,7 @@ def judge(
 
 
 def _in_order_of_arrival(deliveries: Sequence[Delivery]) -> dict[str, list[int]]:
-    """The numbers of each aggregate; what came again is left out."""
+    """The numbers of each aggregate, without duplicates."""
     seen: set[UUID] = set()
     numbers = defaultdict(list)
     for delivery in deliveries:

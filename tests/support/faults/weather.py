@@ -1,4 +1,4 @@
-"""Bad weather on some links: faults of all kinds at random moments, and how soon it clears up."""
+"""Network faults of all kinds at random moments, and how soon events flow again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_way(chance: random.Random) -> Any:
 
 
 class Weather:
-    """Strikes one link at a time, now and then all of them, until so many faults are over."""
+    """Sets faults on one proxy at a time, sometimes on all, until the given number is reached."""
 
     def __init__(self, links: Mapping[str, FaultyProxy], seed: int) -> None:
         self.struck: Counter[str] = Counter()
@@ -42,7 +42,7 @@ class Weather:
         self._links, self._chance = links, random.Random(seed)
 
     async def rage(self, faults: int, arrived: Count) -> None:
-        """`arrived` counts what has reached the far end, and must grow after every fault."""
+        """`arrived` counts the delivered events, and must grow after every fault."""
         deck = self._deck()
         for _ in range(faults):
             await asyncio.sleep(self._chance.uniform(0, 0.3))
@@ -55,7 +55,7 @@ class Weather:
             await self._clears_up(f"{kind} on {where}", arrived)
 
     def _deck(self) -> Iterator[tuple[str, str]]:
-        """Every fault on every link, in a new order each time."""
+        """Every fault on every proxy, in a new random order each time."""
         cards = [(where, kind) for where in self._links for kind in FAULTS]
         while True:
             self._chance.shuffle(cards)
@@ -68,7 +68,7 @@ class Weather:
         self._links[where].heal()
 
     async def _clog_all(self, lasts: float) -> None:
-        """One after the other, and free again in another order."""
+        """Set the fault on all proxies one by one, and heal them in another order."""
         self.struck["all clogged"] += 1
         for link in self._in_some_order():
             link.clog()

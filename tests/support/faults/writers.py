@@ -17,7 +17,7 @@ from outrider import DomainEvent, Outbox
 AWAY: Final = (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 ROLLED_BACK, HELD_OPEN, HOT = 0.05, 0.1, 0.2
 
-# The row is locked until the commit, so writers of one aggregate come one after another.
+# The row is locked until the commit, so the writers of one aggregate wait for each other.
 _CHANGE: Final = text(
     "UPDATE counters SET version = version + :by WHERE id = :id RETURNING version"
 )
@@ -30,7 +30,7 @@ def changed(aggregate: str, number: int, event_type: str = "thing.changed") -> D
 
 
 class Writers:
-    """What was committed, what was rolled back, and where nobody can tell."""
+    """What was committed, what was rolled back, and what is unknown."""
 
     def __init__(self, engine: AsyncEngine, seed: int) -> None:
         self.aggregates: list[str] = []
@@ -44,7 +44,7 @@ class Writers:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, *, writers: int = 8, events: int = 10**9, pause: float = 0.0) -> None:
-        """Write until so many are committed, or until `stop`; `pause` is a writer's mean rest."""
+        """Write until `events` are committed, or until `stop`; `pause` is the mean delay."""
         self._left = events
         self._task = asyncio.create_task(self._run(writers, pause))
 
@@ -64,7 +64,7 @@ class Writers:
         return await self._record({aggregate: event_types})
 
     async def record_many(self, each: int) -> None:
-        """So many events for every one of the others, which do not wait for the writers."""
+        """Record this number of events for each of the other aggregates."""
         for start in range(0, len(self.others), 20):
             some = self.others[start : start + 20]
             await self._record({aggregate: ["thing.changed"] * each for aggregate in some})
@@ -88,11 +88,11 @@ class Writers:
     async def _write(self, chance: random.Random, pause: float) -> None:
         while self._left > 0 and not self._stopping:
             self._left -= 1
-            # A few are wanted by all, so that one waits for another's commit.
+            # All writers use a few aggregates often, so that they wait for each other's commits.
             some = self.aggregates[:10] if chance.random() < HOT else self.aggregates
             aggregate = chance.choice(some)
             committed = await self._change(aggregate, chance)
-            while committed is None:  # the database is away; its events are wanted all the same
+            while committed is None:  # the database is unavailable; try again
                 await asyncio.sleep(0.05)
                 committed = await self._change(aggregate, chance)
             if not committed:
@@ -101,7 +101,7 @@ class Writers:
                 await asyncio.sleep(chance.uniform(0, 2 * pause))
 
     async def _change(self, aggregate: str, chance: random.Random) -> bool | None:
-        """Whether it was committed, or None if the database did not let us."""
+        """Whether it was committed; None if the database was unavailable."""
         event, committing = None, False
         try:
             async with AsyncSession(self._engine) as session:

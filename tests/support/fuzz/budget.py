@@ -17,7 +17,7 @@ from tests.support.pages.hostile import SCRIPTS, VALUES
 
 SECONDS: Final = float(os.environ.get("OUTRIDER_FUZZ_SECONDS") or 0.8)
 SEED: Final = int(os.environ.get("OUTRIDER_SEED") or random.SystemRandom().randrange(2**32))
-_MOST_MEMORY: Final = 256 * 1024  # kilobytes
+_MAX_MEMORY_KIB: Final = 256 * 1024
 _ROUND: Final = settings(
     max_examples=50,
     deadline=None,
@@ -34,7 +34,7 @@ hostile_text: Final = (
 
 
 def fuzz(check: Callable[..., object], *inputs: st.SearchStrategy[Any]) -> None:
-    """Calls `check` with whatever these think of; it must not raise, nor eat up the memory."""
+    """Call `check` with random input; it must not raise or use too much memory."""
     examples, begun, before = 0, time.monotonic(), _peak()
 
     def one(drawn: tuple[Any, ...]) -> None:
@@ -49,9 +49,9 @@ def fuzz(check: Callable[..., object], *inputs: st.SearchStrategy[Any]) -> None:
             break
     name = getattr(check, "__name__", "check")
     print(f"{name}: {examples} examples in {took:.1f} s, {examples / took:,.0f} a second")
-    assert _peak() - before < _MOST_MEMORY
+    assert _peak() - before < _MAX_MEMORY_KIB
 
 
 def _peak() -> int:
-    """The most memory that this process ever had."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What reads bytes of strangers, each as a check: an event comes out, or one clear refusal."""
+"""Everything that decodes foreign bytes: it must return an event or raise one clear error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Transport(asyncio.Transport):
 
 
 async def rabbitmq_wire(pieces: Sequence[bytes]) -> None:
-    """Never raises into the event loop; after nonsense it is of no use, and says so."""
+    """Invalid bytes must close the connection with a reason, and raise nothing in the loop."""
     wire = Wire()
     wire.connection_made(_Transport())
     wire.receiver = cast("Any", _Ears())

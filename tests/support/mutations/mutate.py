@@ -21,7 +21,7 @@ _CHILDREN: Final = Path(__file__).parent / "mutated"
 
 
 def mutated(edits: list[Edit], source: str) -> str:
-    """The source with its bug; one that has no place any more is stale, and said to be."""
+    """The source with its bug; LookupError if the code to change is not there any more."""
     for edit in edits:
         found = source.count(edit.old)
         if found != 1:
@@ -49,7 +49,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Comes before all others, and only has an answer for the files that are changed."""
+    """The first finder on sys.meta_path; it handles only the changed files."""
 
     def __init__(self, name: str) -> None:
         self._edits = edits_of(name)
@@ -74,6 +74,6 @@ def install(name: str) -> None:
 
 
 def environment(name: str | None) -> dict[str, str]:
-    """For a process that is to have this bug, and so have all that it starts."""
+    """The environment of a process that is to have this bug, and of its children."""
     path = os.pathsep.join(map(str, (_CHILDREN, _ROOT, _PACKAGE.parent)))
     return {**os.environ, "PYTHONPATH": path, VARIABLE: name or ""}

@@ -47,7 +47,7 @@ def _fetch(kept: Path) -> None:
 
 
 async def faults(page: Page) -> list[str]:
-    """Everything serious that axe finds on the page as it is now."""
+    """All serious problems that axe finds on the current page."""
     await page.evaluate(source())
     found: list[dict[str, Any]] = (await page.evaluate("axe.run(document)"))["violations"]
     return [

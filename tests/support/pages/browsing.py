@@ -1,4 +1,4 @@
-"""A browser that watches the page: what it complains of, asks for elsewhere, or pops up."""
+"""A browser that records errors, requests to other sites, and dialogs of a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outrider.testing.services.install.programs import Program
 from outrider.testing.services.ports import LOOPBACK
 from tests.support.pages.pages import living
 
-PATIENCE = 60.0
+MAX_WAIT_S = 60.0
 PHONE = {"width": 360, "height": 740}
 CHROMIUM = Program(
     service="chromium",
@@ -34,7 +34,7 @@ CHROMIUM = Program(
 async def browser() -> AsyncIterator[Browser]:
     program = await asyncio.to_thread(CHROMIUM.get, install=True)
     async with async_playwright() as playwright:
-        # Tests may run as root, where Chromium has no sandbox; it meets our own pages only.
+        # Chromium has no sandbox for root; it opens only our own pages.
         started = await playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -51,7 +51,7 @@ async def served(engine: AsyncEngine, **options: Any) -> AsyncIterator[str]:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         running = asyncio.create_task(server.serve([listener]))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT_S):
                 while not server.started and not running.done():  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0.01)
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}/outbox"
@@ -63,9 +63,9 @@ async def served(engine: AsyncEngine, **options: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def watched(browser: Browser, url: str, **options: Any) -> AsyncIterator[Page]:
-    """A tab that must end without a complaint."""
+    """A tab; the test fails if the page caused an error."""
     context = await browser.new_context(**options)
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(MAX_WAIT_S * 1000)
     page = await context.new_page()
     complaints: list[str] = []
     host = urlsplit(url).netloc

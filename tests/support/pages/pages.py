@@ -1,4 +1,4 @@
-"""A page over a filled outbox, and a client that talks to it as a browser would."""
+"""A dashboard over a filled outbox, and an HTTP client that acts like a browser."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def client_of(app: ASGIApp, **options: Any) -> AsyncIterator[httpx.AsyncCl
 
 
 def living(app: Starlette) -> AbstractAsyncContextManager[object]:
-    """From its start to its end, also if it is mounted, where nobody else cares."""
+    """Run the lifespan of the application, also if it is mounted in another one."""
     return app.router.lifespan_context(app)
 
 

@@ -1,4 +1,4 @@
-"""A client of server-sent events that accepts nothing but what the standard allows."""
+"""A client of server-sent events that accepts only what the standard allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-PATIENCE = 60.0
+MAX_WAIT_S = 60.0
 _FIELDS = ("id", "event", "data", "retry")
 
 
@@ -28,7 +28,7 @@ class Message:
 
 @dataclass
 class Parser:
-    """Fed with bytes as they come; knows what a browser would know."""
+    """Parses bytes as they arrive, as a browser does."""
 
     last_event_id: int | None = None
     retry: int | None = None
@@ -79,7 +79,7 @@ class Cut(Exception):
 
 
 class Client:
-    """One GET over a socket of its own, read only as fast as somebody asks."""
+    """One GET request on its own socket; it reads only when a test asks."""
 
     def __init__(self, port: int, **parameters: Any) -> None:
         self.port, self.parameters = port, parameters
@@ -103,7 +103,7 @@ class Client:
             lines.append(f"Last-Event-ID: {last_event_id}")
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self._writer.write("\r\n".join([*lines, "", ""]).encode())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             await self._read_head()
         return self
 
@@ -138,7 +138,7 @@ class Client:
             self.body = await self._reader.readexactly(int(length))
 
     async def more(self) -> bool:
-        """Read what comes next; False at the end of the response."""
+        """Read the next bytes; return False at the end of the response."""
         try:
             size = int(await self._reader.readuntil(b"\r\n"), 16)
             chunk = await self._reader.readexactly(size + 2)
@@ -148,12 +148,12 @@ class Client:
         return size > 0
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not condition():
                 assert await self.more(), "the stream ended"
 
     async def take(self, count: int) -> list[Message]:
-        """The next messages, so many."""
+        """The next messages, this number of them."""
         goal = self._taken + count
         await self.until(lambda: len(self.parser.messages) >= goal)
         taken = self.parser.messages[self._taken : goal]
@@ -161,8 +161,8 @@ class Client:
         return taken
 
     async def ended(self) -> None:
-        """Read to the end, which must be a clean one."""
-        async with asyncio.timeout(PATIENCE):
+        """Read to the end of the response, which must be complete."""
+        async with asyncio.timeout(MAX_WAIT_S):
             while await self.more():
                 pass
         assert self.parser.between_blocks
@@ -176,7 +176,7 @@ class Client:
         return self.parser.last_event_id
 
     def kill(self) -> None:
-        """Without a word to the server."""
+        """Drop the connection without closing it in an orderly way."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None

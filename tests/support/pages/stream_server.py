@@ -1,4 +1,4 @@
-"""A web application with a live stream: in this loop, or as a process of its own."""
+"""A web application with a live stream: in this event loop, or in its own process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def happened(
 
 
 class Site:
-    """A server in this loop, with the relay that feeds it, and its clients."""
+    """A server in this event loop, its relay and its clients."""
 
     def __init__(self, engine: AsyncEngine, manager: StreamManager, port: int) -> None:
         self.engine, self.manager, self.port = engine, manager, port
@@ -101,7 +101,7 @@ async def site(
 
 
 class SiteProcess:
-    """The same as a process, whose lifespan starts and stops everything."""
+    """The same application in its own process."""
 
     def __init__(self, url: str, log: Path, *, relay: bool = False, window: int = 1000) -> None:
         (self.port,) = free_ports(1)
@@ -126,7 +126,7 @@ class SiteProcess:
             )
 
     def restart(self) -> None:
-        """Killed without a word, and started again."""
+        """Kill the process, and start it again."""
         self.kill()
         self._process = self._start()
 

@@ -1,4 +1,4 @@
-"""A consumer whose handler writes one row per event, beside the inbox's mark."""
+"""A consumer whose handler writes one row per event, in the transaction of the inbox."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def source_of(url: str, name: str) -> EventSource:
 
 
 async def prepare_broker(url: str, name: str) -> None:
-    """What an administrator makes beforehand: here a source that never receives does."""
+    """Create queue, topic or stream, by opening and closing a source."""
     source = source_of(url, name)
     if url.startswith("nats"):
         from outrider.brokers.nats import NatsPublisher

@@ -1,4 +1,4 @@
-"""Commands of `outrider` that are at work as soon as they are forked."""
+"""`outrider` commands in forked processes, which start faster than new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.processes.relay_process import RelayProcess
 
 
 class ForkedRelay(RelayProcess):
-    """As its parent, in a tenth of the time."""
+    """A RelayProcess that starts in a tenth of the time."""
 
     def _start(self) -> Child:  # type: ignore[override]
         with self.log.open("ab") as log:

@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported everything: at work at once, at little cost."""
+"""Forks processes from a template that has imported everything, so that they start fast."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _context.set_forkserver_preload(["tests.support.processes.forking", "pytest"])
 
 
 class Child:
-    """A forked process with the methods of a started one; what it says is added to a log."""
+    """A forked process with the methods of subprocess.Popen; its output is appended to a log."""
 
     def __init__(
         self, work: Callable[..., Any], *arguments: Any, environment: Mapping[str, str], log: Path
@@ -61,7 +61,7 @@ class Child:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Only to a child of our own template: a pid alone may be somebody else's by now."""
+        """Send only to a child of the template: the pid may belong to another process by now."""
         try:
             victim = psutil.Process(self.pid)
             is_ours = victim.ppid() == forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ class Child:
 
 
 def run_module(name: str, *arguments: str) -> None:
-    """As `python -m` does."""
+    """Run a module, as `python -m` does."""
     sys.argv[1:] = arguments
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
@@ -86,7 +86,9 @@ def run_module(name: str, *arguments: str) -> None:
 def _run(
     work: Callable[..., Any], arguments: tuple[Any, ...], environment: dict[str, str], log: Path
 ) -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # nobody else would end it
+    ctypes.CDLL(None).prctl(
+        _DIE_WITH_PARENT, signal.SIGKILL
+    )  # the kernel kills it when the parent dies
     written = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(written, sys.stdout.fileno())
     os.dup2(written, sys.stderr.fileno())

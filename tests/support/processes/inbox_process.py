@@ -1,4 +1,4 @@
-"""A consumer that is to be killed: handles one event, and says how far it has come."""
+"""A consumer that the test kills: it handles one event and prints each step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def main(url: str, where: str, event: str) -> None:
         await invoice(event, session)
         if where == "between effect and commit":
             say_and_wait(where)
-        # At the very first commit, so that nothing more can be written after it.
+        # At the first commit, so that nothing can be written after it.
         listen(session.sync_session, "after_commit", lambda _: say_and_wait(where))
 
     await shop.deliver(EventEnvelope.from_json(event), work)

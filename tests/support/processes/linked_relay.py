@@ -1,4 +1,4 @@
-"""A relay whose patience is short, and whose listening connection has a link to itself."""
+"""A relay with short timeouts, and with a separate proxy for its notifications."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.postgres.store import PostgresOutboxStore
 from tests.support.faults.flow import BATCH
 
-PATIENCE = timedelta(seconds=2)
+CALL_TIMEOUT = timedelta(seconds=2)
 COMMAND = ("relay", "tests.support.processes.linked_relay:relay")
 LONGEST_CALL = "longest call: "
 
 
 class OutboxWithTwoLinks(PostgresOutboxStore):
-    """So that tests can cut the connection for notifications apart from the others."""
+    """Listens for notifications by another URL, so that tests can cut only that connection."""
 
     def __init__(self, url: str, listen_url: str) -> None:
-        super().__init__(open_engine(url), timeout=PATIENCE)
-        self._listening = ConnectionPool(open_engine(listen_url), PATIENCE)
+        super().__init__(open_engine(url), timeout=CALL_TIMEOUT)
+        self._listening = ConnectionPool(open_engine(listen_url), CALL_TIMEOUT)
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         opened = await super().open(wake)
@@ -43,7 +43,7 @@ class OutboxWithTwoLinks(PostgresOutboxStore):
 
 
 def publisher_of(url: str, name: str) -> EventPublisher:
-    soon: Any = {"connect_timeout": PATIENCE / 2, "publish_timeout": PATIENCE}
+    soon: Any = {"connect_timeout": CALL_TIMEOUT / 2, "publish_timeout": CALL_TIMEOUT}
     match url.partition("://")[0]:
         case "amqp":
             from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQPublisher
@@ -56,17 +56,17 @@ def publisher_of(url: str, name: str) -> EventPublisher:
         case "nats":
             from outrider.brokers.nats import NatsConfig, NatsPublisher
 
-            config = NatsConfig(**soon, request_timeout=PATIENCE / 2)
+            config = NatsConfig(**soon, request_timeout=CALL_TIMEOUT / 2)
             return NatsPublisher(url, stream=name, subject=name, config=config)
         case _:
             from outrider.brokers.redis import RedisConfig, RedisPublisher
 
-            config = RedisConfig(connect_timeout=PATIENCE / 2, publish_timeout=PATIENCE)
+            config = RedisConfig(connect_timeout=CALL_TIMEOUT / 2, publish_timeout=CALL_TIMEOUT)
             return RedisPublisher(url, stream=name, config=config)
 
 
 class Calls:
-    """Keeps the longest that a claim or a publish has taken."""
+    """Keeps the longest duration of a claim or a publish."""
 
     def __init__(self) -> None:
         self.longest = timedelta(0)
@@ -84,7 +84,7 @@ async def relay() -> AsyncIterator[OutboxRelay]:
         batch_size=BATCH,
         lease=timedelta(seconds=3),
         poll_interval=timedelta(milliseconds=300),
-        publish_timeout=PATIENCE * 1.5,
+        publish_timeout=CALL_TIMEOUT * 1.5,
     )
     publisher = publisher_of(urls["OUTBOX_TO"], urls["OUTBOX_DESTINATION"])
     yield OutboxRelay(store, publisher, config, on_signal=calls.listen)

@@ -36,7 +36,7 @@ def see(what: str, times: int = 1) -> None:
 
 
 class Steps:
-    """Hurts this process when it comes to the step that was chosen."""
+    """Kills or stops this process when it reaches the chosen step."""
 
     def __init__(self) -> None:
         self._at = os.environ.get("FAULT_AT")
@@ -45,14 +45,14 @@ class Steps:
         self._chance = random.Random(f"{os.environ.get('OUTRIDER_SEED')}.{os.getpid()}")
 
     def pass_by(self, step: str) -> bool:
-        """Whether it was stopped here; it goes on when somebody says so."""
+        """Whether the process was stopped here; it continues on SIGCONT."""
         if step != self._at or self._chance.random() > self._odds:
             return False
         os.kill(os.getpid(), self._signal)
         return True
 
     def in_the_midst(self, step: str) -> None:
-        """Some moment after the call has begun."""
+        """At a random moment after the beginning of the call."""
         if step == self._at:
             delay = self._chance.uniform(0, 0.004)
             asyncio.get_running_loop().call_later(delay, self.pass_by, step)
@@ -124,7 +124,7 @@ async def relay() -> AsyncIterator[OutboxRelay]:
     sink, park = process.sink, process.after_failure == "park"
     store: Any = SqlOutboxStore(engine, sink=sink, park=park)
     publisher: Any = make_publisher(process)
-    # Here relays die so often that three deaths with one event in hand blame nobody.
+    # Relays die so often here that three crashes with one event do not make it the cause.
     config = replace(settings.relay, max_crashes=10**6)
     made = OutboxRelay(store, publisher, config, on_signal=on_signal)
     store.claim = watched_claim(store.claim, steps)

@@ -1,4 +1,4 @@
-"""A relay or consumer as a process of its own, which tests may kill, stop and let go on."""
+"""A relay or consumer in its own process, which tests kill, stop and resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RELAY = ("relay",)
 
 
 class RelayProcess:
-    """`outrider relay`, from its start on; signals reach this very process and no other."""
+    """A running `outrider relay`; signals reach only this process."""
 
     def __init__(
         self, settings: Mapping[str, str], log: Path, command: tuple[str, ...] = RELAY
@@ -44,12 +44,12 @@ class RelayProcess:
 
     @property
     def name(self) -> str:
-        """What it is called in the database."""
+        """The relay's name in the database."""
         return f"{socket.gethostname()}:{self.pid}"
 
     @property
     def text(self) -> str:
-        """All it has said, in this life and before."""
+        """All its output, also from before a restart."""
         return self.log.read_text(errors="replace")
 
     @property
@@ -77,11 +77,11 @@ class RelayProcess:
         self._process.terminate()
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Send SIGINT, as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
 
     def ended(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for its end; return the exit code."""
         return self._process.wait(60)
 
     def pause(self) -> None:

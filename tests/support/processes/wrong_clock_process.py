@@ -1,4 +1,4 @@
-"""A relay on a machine whose clock is wrong: it leases lanes, says how many, and dies."""
+"""A relay with a wrong clock: it leases lanes, prints how many, and dies."""
 
 import asyncio
 import datetime as dt
@@ -21,7 +21,7 @@ time.time = lambda: _time() + WRONG_BY
 
 
 async def main() -> None:
-    # Whoever takes the clock from these modules by name must find the wrong one.
+    # These modules import the class by name, so it is replaced there, too.
     from uuid import uuid4
 
     from sqlalchemy.ext.asyncio import create_async_engine
