@@ -22,7 +22,7 @@ demo: .venv/.demo ## see events travel and break things, without any service; DE
 	@$(PY) -m outrider demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: .venv/.dev ## all tests, on private real servers that start by themselves; prints the coverage
-	$(PY) -m pytest $(or $(ARGS),-n 6 --dist worksteal --cov)
+	$(PY) -m pytest $(or $(ARGS),-n 6 --dist worksteal --cov=outrider)
 
 quick: .venv/.dev ## the tests that need no server, in seconds; prints how many
 	$(PY) -m pytest -q -n 2 -m "not server" tests/unit tests/conformance $(ARGS)
