@@ -24,7 +24,7 @@ demo: .venv/.demo ## see events travel and break things, without any service; DE
 test: .venv/.dev ## all tests, on private real servers that start by themselves; prints the coverage
 	$(PY) -m pytest $(or $(ARGS),-n 6 --dist worksteal --cov=outrider)
 
-quick: .venv/.dev ## the tests that need no server, in seconds; prints how many
+quick: .venv/.dev ## the tests that need no server, in seconds; prints its time
 	$(PY) -m pytest -q -n 2 -m "not server" tests/unit tests/conformance $(ARGS)
 
 check: .venv/.dev ## lint, format, types, import contract, sizes
