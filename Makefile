@@ -32,7 +32,7 @@ check: .venv/.dev ## lint, format, types, import contract, sizes
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
-	$(PY) -m pytest -q tests/unit/test_shape.py
+	$(PY) -m pytest -q tests/unit/test_shape.py tests/unit/test_house.py
 
 fmt: .venv/.dev ## format and fix what can be fixed
 	$(PY) -m ruff check --fix .

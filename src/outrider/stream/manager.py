@@ -13,8 +13,8 @@ from outrider.relay.backoff import OutageBackoff
 from outrider.signals import StoreAvailable, StoreUnavailable
 from outrider.stream.client import Since, Stream, Wanted
 from outrider.stream.config import StreamConfig
-from outrider.stream.shutdown_signals import on_signals
 from outrider.stream.frames import Frames
+from outrider.stream.shutdown_signals import on_signals
 from outrider.stream.window import Item, Window
 
 if TYPE_CHECKING:
