@@ -23,7 +23,7 @@ from outrider.settings.unknown_variables import unknown_variables
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = {"database": "sqlite:///x.db", "retry": "exponential", "after_failure": "park"}
-SAMPLES |= {"quiet": "yes", "audit": "yes", "loops": "3", "retention_days": "3"}
+SAMPLES |= {"health": ":9100", "quiet": "yes", "audit": "yes", "loops": "3", "retention_days": "3"}
 SETTINGS = {setting.name: setting for setting in all_settings()}
 
 
@@ -310,6 +310,46 @@ def test_password_in_the_wrong_place_is_not_shown(name: str, url: str) -> None:
     assert "***" in shown
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:can/ary@db:5432/shop",
+        "redis://:x@canary@db:6379/0",
+        "amqp://app:can ary@mq/",
+        "amqp://app:canary/x@mq/",
+        "amqp://app:p@ss:canary@mq/vhost",
+        "nats://can/ary@mq",
+        "kafka://app:can?ary@mq:9092",
+        "nats://app:can/ary@one,nats://app:can/ary@two",
+    ],
+)
+def test_password_with_odd_characters_is_masked_up_to_the_host(url: str) -> None:
+    masked = mask_url(url)
+
+    assert "can" not in masked
+    assert "ary" not in masked
+    assert masked.endswith(url.rpartition("@")[2])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"health": "127.0.0.1:99999"},
+        {"health": "9100"},
+        {"health": "127.0.0.1:"},
+        {"health": "127.0.0.1:٣"},
+        {"health": "127.0.0.1:65535", "processes": "3"},
+        {"sink": ""},
+        {"sink": "a" * 64},
+        {"sink": "a\nb"},
+    ],
+)
+def test_address_and_sink_that_cannot_work_are_refused_by_name(flags: dict[str, str]) -> None:
+    name = next(iter(flags))
+    with pytest.raises(ConfigurationError, match=f"{name}.* must"):
+        read_settings(flags, {})
+
+
 SECRETS = st.text(st.characters(categories=["L", "N"]), min_size=6, max_size=12)
 
 
@@ -321,5 +361,6 @@ def test_no_spelling_of_a_password_survives_masking(secret: str, user: str) -> N
         f"postgresql://host/db?user={user}&password={secret}",
         f"redis://:{secret}@host:6379/0",
         f"nats://host?token={secret}&x=1",
+        f"postgresql://host/db?password={secret}@{secret}&x=1",
     ):
         assert secret not in mask_url(url)

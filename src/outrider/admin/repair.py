@@ -34,7 +34,7 @@ STATUSES_OF_ACTION: Final = {
 
 
 class CountChanged(ConfigurationError):
-    """Another number of events matches than the person has confirmed; nothing was changed."""
+    """The number of matching events is not the one that was confirmed; nothing was changed."""
 
 
 class OutboxRepair:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, literal, select, update
@@ -48,6 +49,8 @@ class Replay:
 
         A step has a tenth of `rate`, so that relays get an even flow.
         """
+        if rate is not None and not 0 < rate < inf:
+            raise ConfigurationError("rate must be a number of events per second, above 0")
         self._engine = engine
         self._tables = tables or OutboxTables()
         self._outbox, self._actions = self._tables.outbox, self._tables.actions

@@ -19,10 +19,10 @@ class RelayConfig:
     """The relay's name in logs and on the dashboard, by default the host name and the process id.
     It need not be unique: every start makes a new id."""
     batch_size: int = 100
-    """Most events in one batch; every loop has one batch in flight. A larger batch is faster, and
-    repeats more events after a crash."""
+    """The largest number of events in one batch; every loop has one batch in flight. A larger batch
+    is faster, and repeats more events after a crash."""
     batch_bytes: int = 16 * 1024 * 1024
-    """Most bytes of payload in one batch; this bounds memory when events are large."""
+    """The largest number of payload bytes in one batch; bounds memory when events are large."""
     poll_interval: timedelta = timedelta(seconds=5)
     """How long to wait for a wake-up before the relay polls anyway."""
     lease: timedelta = timedelta(seconds=10)
@@ -36,13 +36,13 @@ class RelayConfig:
     retry: RetryPolicy = field(default_factory=SteppedRetry)
     """The retry policy: when a refused event is published again, and when it counts as failed."""
     max_retries: int | None = None
-    """Most refusals before an event counts as failed; if it is not set, the retry policy decides:
+    """After so many refusals an event counts as failed; if it is not set, the retry policy decides:
     both built-in policies stop at the tenth."""
     max_crashes: int = 3
     """How many relays may die while they publish an event before it counts as failed."""
     retention: timedelta | None = timedelta(days=7)
-    """How long published events are kept before they are deleted; None (as text: never) keeps
-    them."""
+    """How long published events are kept before they are deleted; never keeps them (in Python:
+    None)."""
     grace: timedelta = timedelta(seconds=25)
     """How long a stop waits for batches in flight."""
 

@@ -97,7 +97,7 @@ class OutboxRelay(BackgroundService):
             )
 
     async def _open(self) -> str:
-        """Wait for the database, however long it is away; a sink that is down is no reason to."""
+        """Wait until the database answers; a sink that is down does not delay the start."""
         with suppress(BrokerUnavailable):
             await self._publisher.open()
         while True:

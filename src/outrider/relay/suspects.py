@@ -26,7 +26,7 @@ class Suspects:
         self._tried = 0
 
     def choose(self, batch: list[ClaimedEvent], lanes: set[int]) -> list[ClaimedEvent]:
-        """The first few of a batch from lanes that recover; one alone if it had a crash before."""
+        """The first few events of a batch; only one if a crash was counted against any of them."""
         few = batch[: max(1, self._config.batch_size // 10)]
         if any(event.crash_count for event in few):
             few = few[:1]

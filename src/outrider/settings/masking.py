@@ -9,15 +9,25 @@ from urllib.parse import quote, quote_plus
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-_USERINFO: Final = re.compile(r"(?<=//)([^/@:\s]*):([^@/\s]*)(?=@)")
-_TOKEN: Final = re.compile(r"((?:nats|tls)://)[^/@:\s]+(?=@)")
+_NEXT_URL: Final = re.compile(r",(?=\w+://)")
 _PARAMETER: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|sslpassword)=)[^&\s]*")
 
 
 def mask_url(url: str) -> str:
-    """The URL for people: user and host as they are, every password as ***."""
-    masked = _TOKEN.sub(r"\1***", _USERINFO.sub(r"\1:***", url))
-    return _PARAMETER.sub(r"\1***", masked)
+    """The URL, or several with commas between, for people: every password as ***."""
+    return ",".join(map(_mask_one, _NEXT_URL.split(url)))
+
+
+def _mask_one(url: str) -> str:
+    """The password ends at the last @: an unencoded one may hold any character before that."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    login, at, host = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if colon:
+        login = f"{user}:***"
+    elif at and scheme in ("nats", "tls"):  # a token instead of user and password
+        login = "***"
+    return _PARAMETER.sub(r"\1***", scheme + separator + login + at + host)
 
 
 def mask_password(message: str, url: URL) -> str:

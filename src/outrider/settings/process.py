@@ -10,6 +10,8 @@ from outrider.ports import DEFAULT_SINK
 from outrider.store.engines import with_driver
 
 _MAX_PROCESSES = 64
+_MAX_PORT = 65_535
+_MAX_SINK = 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,15 @@ class ProcessConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.processes <= _MAX_PROCESSES:
             raise ConfigurationError(f"processes must be from 1 to {_MAX_PROCESSES}")
+        if self.health is not None and not self._has_ports(self.health):
+            raise ConfigurationError(
+                f"health must be HOST:PORT or :PORT, with ports up to {_MAX_PORT} for all processes"
+            )
+
+    def _has_ports(self, address: str) -> bool:
+        port = address.rpartition(":")[2] if ":" in address else ""
+        is_number = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
+        return is_number and int(port) + self.processes - 1 <= _MAX_PORT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,5 +73,7 @@ class RelayProcessConfig(ProcessConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not (0 < len(self.sink) <= _MAX_SINK and self.sink.isprintable()):
+            raise ConfigurationError(f"sink must have 1 to {_MAX_SINK} printable characters")
         if self.database is not None:
             with_driver(self.database)

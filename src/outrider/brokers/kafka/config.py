@@ -154,6 +154,6 @@ def _parse_servers(text: str) -> list[str]:
         if not found or not 0 < int(found["port"] or 1) <= _MAX_PORT:
             raise ConfigurationError(
                 "bad Kafka URL: write kafka://user:password@host:9092,other:9092, user and "
-                "password percent-encoded; behind a ? may stand what KafkaConfig has"
+                "password percent-encoded; fields of KafkaConfig may follow a ?"
             )
     return servers

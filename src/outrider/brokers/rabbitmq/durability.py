@@ -19,7 +19,7 @@ def check_durability(topology: Topology) -> list[CheckResult]:
     if not transient:
         found.append(CheckResult("exchanges", "fine", "durable, and messages are persistent"))
     if not topology.queues:
-        text = "those of others are not seen from here; one that is not durable loses messages"
+        text = "queues of consumers cannot be checked from here; make them durable"
         return [*found, CheckResult("queues", "fine", text)]
     return [*found, *(_queue(queue) for queue in topology.queues)]
 

@@ -47,7 +47,9 @@ def config(*, as_json: bool, **flags: str | None) -> None:
     facts = {
         each.setting.name: {"value": each.masked_text, "source": each.source} for each in found
     }
-    lines = [f"{each.setting.name:<20}{each.masked_text or '-':<50}{each.source}" for each in found]
+    lines = [
+        f"{each.setting.name:<18}  {each.masked_text or '-':<48}  {each.source}" for each in found
+    ]
     print_result(facts, "\n".join(lines), as_json=as_json)
 
 
