@@ -13,7 +13,8 @@ from outrider import EventEnvelope
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
 from outrider.testing.conformance import PublisherSuite, SinkHarness, StoredMessage
 from outrider.testing.services import Server, Services
-from tests.support.brokers.rabbitmq_queues import event, messages_in, unique
+from tests.support.brokers.events import event
+from tests.support.brokers.rabbitmq_queues import messages_in, unique
 
 
 class RabbitMQSink(SinkHarness):

@@ -16,10 +16,10 @@ from outrider.admin.replay import Replay
 from outrider.brokers.redis import RedisPublisher
 from outrider.store.engines import open_engine
 from outrider.testing.services import Services
+from tests.support.brokers.events import event
 from tests.support.brokers.kafka_topics import (
     administering,
     create,
-    event,
     publishing,
     records_in,
     settle,

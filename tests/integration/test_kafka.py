@@ -19,12 +19,12 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
 from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
+from tests.support.brokers.events import event
 from tests.support.brokers.kafka_topics import (
     FOUR,
     ONE,
     administering,
     create,
-    event,
     kinds,
     order_of,
     order_sent,

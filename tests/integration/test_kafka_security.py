@@ -15,7 +15,8 @@ from outrider.brokers.kafka import KafkaConfig, KafkaPublisher, KafkaSource
 from outrider.testing.services import Services
 from outrider.testing.services.ports import free_ports
 from outrider.testing.services.servers.kafka import Kafka
-from tests.support.brokers.kafka_topics import administering, event, unique
+from tests.support.brokers.events import event
+from tests.support.brokers.kafka_topics import administering, unique
 from tests.support.relay_environment import publisher_from
 
 PASSWORD, CANARY = "sesame-30f", "canary-9d4"

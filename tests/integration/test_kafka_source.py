@@ -17,11 +17,11 @@ from outrider.consumer.consumer import ConsumerConfig
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
+from tests.support.brokers.events import event
 from tests.support.brokers.kafka_topics import (
     ONE,
     committed,
     create,
-    event,
     order_sent,
     publishing,
     records_in,

@@ -26,10 +26,10 @@ from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.services import Server, Services
 from outrider.testing.services.ports import free_ports
+from tests.support.brokers.events import event
 from tests.support.brokers.nats_streams import (
     PASSWORD,
     Guarded,
-    event,
     jetstream,
     kinds,
     messages_in,

@@ -18,14 +18,8 @@ from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.consumer.consumer import EventConsumer
 from outrider.ports import Delivery
 from outrider.testing.services import Services
-from tests.support.brokers.nats_streams import (
-    client,
-    event,
-    jetstream,
-    messages_in,
-    start_guarded,
-    unique,
-)
+from tests.support.brokers.events import event
+from tests.support.brokers.nats_streams import client, jetstream, messages_in, start_guarded, unique
 
 TIMEOUT_S = 60
 

@@ -31,6 +31,7 @@ from outrider.brokers.rabbitmq import (
 )
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.services import RabbitMQ, Services
+from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_admin import (
     add_user,
     allow_topic,
@@ -39,7 +40,6 @@ from tests.support.brokers.rabbitmq_admin import (
 )
 from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
-    event,
     kinds,
     messages_in,
     one_queue,

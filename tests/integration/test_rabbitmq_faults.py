@@ -13,10 +13,10 @@ from outrider.brokers.rabbitmq import RabbitMQConfig
 from outrider.outcomes import ACCEPTED, Accepted, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_admin import set_memory_limit
 from tests.support.brokers.rabbitmq_queues import (
     assert_accepted_are_a_prefix,
-    event,
     kinds,
     messages_in,
     noted_on_disk,

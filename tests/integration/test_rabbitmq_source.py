@@ -29,8 +29,9 @@ from outrider.consumer.consumer import ConsumerConfig, EventConsumer
 from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
 from outrider.testing.services import Services
+from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_admin import add_user, close_connections
-from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
+from tests.support.brokers.rabbitmq_queues import messages_in, one_queue, publishing, unique
 from tests.support.canary import CANARY
 
 MAX_WAIT_S = 60

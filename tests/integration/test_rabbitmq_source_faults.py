@@ -12,8 +12,9 @@ from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQSource
 from outrider.ports import Delivery
 from outrider.testing.services import Services
 from outrider.testing.services.servers.rabbitmq import RabbitMQ
+from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_admin import set_memory_limit
-from tests.support.brokers.rabbitmq_queues import event, messages_in, one_queue, publishing, unique
+from tests.support.brokers.rabbitmq_queues import messages_in, one_queue, publishing, unique
 
 QUICK = RabbitMQConfig(
     connect_timeout=timedelta(seconds=2),

@@ -6,32 +6,18 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from outrider import EventEnvelope, EventId
+from outrider import EventEnvelope
 from outrider.brokers import PublishFailed
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
 from outrider.outcomes import ACCEPTED, Outcome
 
 ONE = KafkaConfig(partitions=1)
 FOUR = KafkaConfig(partitions=4)
-
-
-def event(
-    aggregate: str = "a", event_type: str = "order.placed", data: bytes = b"{}"
-) -> EventEnvelope:
-    return EventEnvelope(
-        event_id=EventId.new(),
-        event_type=event_type,
-        aggregate_type="order",
-        aggregate_id=aggregate,
-        occurred_at=datetime.now(UTC),
-        data=data,
-    )
 
 
 def unique(what: str = "test") -> str:

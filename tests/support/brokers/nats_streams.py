@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
@@ -18,26 +17,13 @@ from nats.aio.client import Client
 from nats.errors import Error
 from nats.js import JetStreamContext
 
-from outrider import EventEnvelope, EventId
+from outrider import EventEnvelope
 from outrider.brokers import PublishFailed
 from outrider.brokers.nats import NatsPublisher
 from outrider.outcomes import ACCEPTED, Outcome
 from outrider.testing.services import Nats, Server, Services
 
 PASSWORD: Final = "p@ss,/:w"
-
-
-def event(
-    aggregate: str = "a", event_type: str = "order.placed", data: bytes = b"{}"
-) -> EventEnvelope:
-    return EventEnvelope(
-        event_id=EventId.new(),
-        event_type=event_type,
-        aggregate_type="order",
-        aggregate_id=aggregate,
-        occurred_at=datetime.now(UTC),
-        data=data,
-    )
 
 
 def unique(what: str = "T") -> str:

@@ -6,13 +6,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from uuid import uuid4
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from outrider import EventEnvelope, EventId
+from outrider import EventEnvelope
 from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import (
     Binding,
@@ -24,19 +23,6 @@ from outrider.brokers.rabbitmq import (
 from outrider.outcomes import ACCEPTED, Accepted, Outcome
 from outrider.testing.services import Server
 from tests.support.until import wait_until
-
-
-def event(
-    aggregate: str = "a", event_type: str = "order.placed", data: bytes = b"{}"
-) -> EventEnvelope:
-    return EventEnvelope(
-        event_id=EventId.new(),
-        event_type=event_type,
-        aggregate_type="order",
-        aggregate_id=aggregate,
-        occurred_at=datetime.now(UTC),
-        data=data,
-    )
 
 
 def unique(what: str = "test") -> str:
