@@ -244,6 +244,28 @@ async def test_replayed_events_come_once_more_in_order_and_marked(database: Asyn
     assert len(bus.published_events) == 11
 
 
+async def test_replayed_and_retried_events_are_innocent_of_earlier_crashes(
+    database: AsyncEngine,
+) -> None:
+    events = [changed(f"a{n}", f"t.{n % 2}") for n in range(4)]
+    await record(database, *events)
+    await drain(database)
+    await fail(database, "t.1")
+    await run(database, "UPDATE outbox SET crash_count = 99")
+
+    replay = Replay(database)
+    await replay.run(await replay.begin(EventFilter()))
+    await OutboxRepair(database).retry(EventFilter())
+    await run(
+        database,
+        "UPDATE outbox_lanes SET owner = :dead, expires_at = '2020-01-01 00:00:00'",
+        dead=UUID(int=7) if database.dialect.name == "postgresql" else UUID(int=7).hex,
+    )
+    bus = await drain(database)
+
+    assert {e.event_id for e in bus.published_events} == {e.event_id for e in events}
+
+
 async def test_replay_to_another_sink_copies_and_leaves_the_first_alone(
     database: AsyncEngine,
 ) -> None:

@@ -132,6 +132,7 @@ class Replay:
         pending = {
             "status": PENDING,
             "retry_count": 0,
+            "crash_count": 0,
             "published_at": None,
             "delivery_number": None,
             "metadata": self._marked(db, number),
