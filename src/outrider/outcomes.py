@@ -1,4 +1,4 @@
-"""Claimed events, and what became of them at the sink: accepted, refused or unknown."""
+"""Claimed events, and what became of them at the sink: accepted, refused, deferred or unknown."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """The sink answered that it cannot take this event now: a queue is full, or is missing. The
+    event's aggregate waits with a growing backoff, and no attempt is counted."""
+
+    reason: str
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
 class Unknown:
     """Nobody can tell: time-out, lost connection, or held back behind a refused event. It is
     published again, and no attempt is counted."""
@@ -53,7 +62,7 @@ class Unknown:
     error: Exception | None = None
 
 
-Outcome = Accepted | Refused | Unknown
+Outcome = Accepted | Refused | Deferred | Unknown
 """What became of one event at the sink."""
 ACCEPTED: Final = Accepted()
 """The outcome of an event that the sink has stored."""
@@ -63,11 +72,13 @@ HELD_BACK: Final = Unknown("held back: an earlier event of its aggregate was not
 
 @dataclass(frozen=True, slots=True)
 class RefusedEvent:
-    """A refused event with its backoff; it has failed for good if `wait` is None."""
+    """A refused or deferred event with its backoff; it has failed for good if `wait` is None."""
 
     event: ClaimedEvent
     reason: str
     wait: timedelta | None
+    counted: bool = True
+    """Whether it costs an attempt; a deferred event costs none."""
 
 
 def raise_unless_accepted(outcomes: Sequence[Outcome]) -> None:
@@ -85,5 +96,5 @@ def _error_of(outcome: Outcome) -> Exception | None:
             return None
         case Refused(reason, error):
             return error or PublishRefused(reason)
-        case Unknown(reason, error):
+        case Deferred(reason, error) | Unknown(reason, error):
             return error or BrokerUnavailable(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -136,6 +137,20 @@ class CountsUnknownAsRefused(MemoryOutboxStore):
         return await super().settle(relay, tokens, accepted, [*refused, *more], [])
 
 
+class CountsDeferredAsRefused(MemoryOutboxStore):
+    async def settle(
+        self,
+        relay: UUID,
+        tokens: Mapping[int, int],
+        accepted: Sequence[ClaimedEvent],
+        refused: Sequence[RefusedEvent],
+        unknown: Sequence[ClaimedEvent],
+        /,
+    ) -> int:
+        counted = [replace(item, counted=True) for item in refused]
+        return await super().settle(relay, tokens, accepted, counted, unknown)
+
+
 class TakesLanesWithoutANewToken(MemoryOutboxStore):
     async def lease(self, relay: UUID, name: str, duration: timedelta, /) -> LaneLease:
         for lane in self._own.lanes:
@@ -199,6 +214,7 @@ FAULTS: list[tuple[type[MemoryOutboxStore], str]] = [
     (NumbersDeliveriesBackwards, "test_settled_events_are_published_in_the_order_of_delivery"),
     (SettlesTwice, "test_event_is_settled_once_whoever_says_it_again"),
     (CountsUnknownAsRefused, "test_unknown_events_stay_as_they_are"),
+    (CountsDeferredAsRefused, "test_deferred_event_waits_with_its_reason_and_costs_no_attempt"),
     (TakesLanesWithoutANewToken, "test_dead_relays_lanes_are_taken_with_a_new_token"),
     (NewTokenAtEveryRenewal, "test_renewed_lanes_keep_their_tokens"),
     (ReleasesWhatOthersHold, "test_stale_relay_changes_nothing"),

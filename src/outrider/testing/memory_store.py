@@ -211,7 +211,7 @@ class MemoryOutboxStore:
             row.delivery_number = next(self._own.deliveries)
         back = [(row, item) for item in refused if (row := mine.get(item.event.position))]
         for row, item in back:
-            row.retry_count, row.last_error = row.retry_count + 1, item.reason
+            row.retry_count, row.last_error = row.retry_count + item.counted, item.reason
             row.next_retry_at = None if item.wait is None else now + item.wait
             row.status = "failed" if item.wait is None else "pending"
         return len(done) + len(back)

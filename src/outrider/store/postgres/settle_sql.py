@@ -30,15 +30,15 @@ FROM counted, unnest($5::bigint[], $6::smallint[]) WITH ORDINALITY AS done (at, 
 WHERE settled.position = done.at AND settled.status = '{PENDING}'
     AND done.lane IN (SELECT lane FROM owned)
 """  # noqa: S608
-# … $5 positions, $6 their lanes, $7 waits or null for failed, $8 reasons
+# … $5 positions, $6 their lanes, $7 waits or null for failed, $8 reasons, $9 whether counted
 REFUSE = f"""
 WITH {_OWNED}
 UPDATE {{outbox}} AS settled
-SET retry_count = retry_count + 1, last_error = refused.reason,
+SET retry_count = retry_count + refused.counted::integer, last_error = refused.reason,
     next_retry_at = clock_timestamp() + refused.wait,
     status = CASE WHEN refused.wait IS NULL THEN '{FAILED}' ELSE status END
-FROM unnest($5::bigint[], $6::smallint[], $7::interval[], $8::text[])
-    AS refused (at, lane, wait, reason)
+FROM unnest($5::bigint[], $6::smallint[], $7::interval[], $8::text[], $9::boolean[])
+    AS refused (at, lane, wait, reason, counted)
 WHERE settled.position = refused.at AND settled.status = '{PENDING}'
     AND refused.lane IN (SELECT lane FROM owned)
 """  # noqa: S608

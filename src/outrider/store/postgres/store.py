@@ -202,4 +202,5 @@ def _columns(refused: Sequence[RefusedEvent]) -> tuple[Sequence[object], ...]:
         [r.event.lane for r in refused],
         [r.wait for r in refused],
         [r.reason for r in refused],
+        [r.counted for r in refused],
     )

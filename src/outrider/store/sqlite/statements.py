@@ -75,7 +75,7 @@ UPDATE {{outbox}} SET status = '{PUBLISHED}', published_at = {SQLITE_NOW}, next_
 WHERE position = :position AND status = '{PENDING}' AND {_OWNED}
 """  # noqa: S608
 REFUSE = f"""
-UPDATE {{outbox}} SET retry_count = retry_count + 1, last_error = :reason,
+UPDATE {{outbox}} SET retry_count = retry_count + :counted, last_error = :reason,
     next_retry_at = CASE WHEN :wait IS NULL THEN NULL ELSE {_THEN} END,
     status = CASE WHEN :wait IS NULL THEN '{FAILED}' ELSE status END
 WHERE position = :position AND status = '{PENDING}' AND {_OWNED}

@@ -133,7 +133,13 @@ class SqliteOutboxStore:
             first = last - len(accepted) + 1
             to_accept = [{**where(e), "delivery_number": n} for n, e in enumerate(accepted, first)]
             to_refuse = [
-                {**where(r.event), "reason": r.reason, "wait": _after(r.wait)} for r in refused
+                {
+                    **where(r.event),
+                    "reason": r.reason,
+                    "wait": _after(r.wait),
+                    "counted": r.counted,
+                }
+                for r in refused
             ]
             changed = db.executemany(self._sql.accept, to_accept).rowcount if accepted else 0
             return changed + (

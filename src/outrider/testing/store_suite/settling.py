@@ -54,6 +54,21 @@ class SettleSuite:
             assert ids(await relay.store.claim(ALL, 10)) == ids(events)
             assert {row.retry_count for row in await store_harness.rows()} == {0}
 
+    async def test_deferred_event_waits_with_its_reason_and_costs_no_attempt(
+        self, store_harness: StoreHarness
+    ) -> None:
+        events = happened(1, 1, 2)
+        await store_harness.record(events)
+        async with relay_of(store_harness) as relay:
+            first, *_ = await relay.store.claim(ALL, 10)
+
+            waits = RefusedEvent(first, "full", timedelta(hours=1), counted=False)
+            assert await relay.settle([], [waits]) == 1
+
+            row = (await store_harness.rows())[0]
+            assert (row.status, row.retry_count, row.last_error) == ("pending", 0, "full")
+            assert ids(await relay.store.claim(ALL, 10)) == ids(events[2:])
+
     async def test_crashes_are_counted_before_the_attempt_and_taken_back(
         self, store_harness: StoreHarness
     ) -> None:
