@@ -210,6 +210,21 @@ class SourceAvailable:
     consumer: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class MessagesLost:
+    """The broker deleted messages before they were handled; `count` is None if it cannot tell.
+
+    `first` and `last` are positions as the broker writes them; `reason` says how to prevent it.
+    """
+
+    consumer: str
+    source: str
+    first: str
+    last: str
+    count: int | None
+    reason: str
+
+
 Signal = (
     EventsRecorded
     | RelayStarted
@@ -232,6 +247,7 @@ Signal = (
     | EventDeadLettered
     | SourceUnavailable
     | SourceAvailable
+    | MessagesLost
 )
 """Everything that relays and consumers report."""
 

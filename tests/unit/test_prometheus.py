@@ -31,6 +31,7 @@ NAMES = {
     "outbox_last_publish_timestamp_seconds",
     "inbox_handled_events_total",
     "inbox_handle_duration_seconds",
+    "inbox_lost_messages_total",
 }
 SECOND = timedelta(seconds=1)
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from outrider.consumer.handler_runner import HandlerRunner
+from outrider.consumer.losses import LossReport
 from outrider.consumer.subscriptions import Subscriptions
 from outrider.errors import BrokerUnavailable, ConfigurationError
 from outrider.lifecycle import BackgroundService
@@ -18,6 +19,7 @@ from outrider.signals import (
     ConsumerStarted,
     ConsumerStopped,
     EventDeadLettered,
+    MessagesLost,
     SourceAvailable,
     SourceUnavailable,
 )
@@ -64,6 +66,9 @@ class ConsumerConfig:
     """What to do with events that no handler subscribed to."""
     grace: timedelta = timedelta(seconds=25)
     """How long `stop` waits for running handlers."""
+    error_detail: ErrorDetail = "place"
+    """What logs and dead letters tell of a handler's error: `place` is its class, file, line and
+    function; `message` adds its text, which may quote payloads; `traceback` adds all lines."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -144,6 +149,7 @@ class EventConsumer(BackgroundService):
         finally:
             await self._cancel(receiving, stopping, *self._tasks)
             await self._source.close()
+            self._report_losses()
             stopped = ConsumerStopped(consumer=self.config.name, handled=self._handled)
             self._signal(stopped)
 
@@ -163,6 +169,20 @@ class EventConsumer(BackgroundService):
             limit = self.config.prefetch - self._unacknowledged
             for delivery in await self._until_available(lambda: self._source.receive(limit)):  # noqa: B023 - called at once
                 self._enqueue(delivery)
+            self._report_losses()
+
+    def _report_losses(self) -> None:
+        source = self._source
+        for loss in source.take_losses() if isinstance(source, LossReport) else ():
+            lost = MessagesLost(
+                consumer=self.config.name,
+                source=str(source),
+                first=loss.first,
+                last=loss.last,
+                count=loss.count,
+                reason=loss.reason,
+            )
+            self._signal(lost)
 
     async def _until_available(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat the call, with backoff, until the broker answers."""
@@ -237,7 +257,11 @@ class EventConsumer(BackgroundService):
             wait = self.config.retry.delay_after(attempt)
             async with self._in_flight:
                 failures = await self._runner.deliver(
-                    envelope, handlers, attempt=attempt, last=wait is None
+                    envelope,
+                    handlers,
+                    attempt=attempt,
+                    last=wait is None,
+                    error_detail=self.config.error_detail,
                 )
             if not failures:
                 self._handled += 1

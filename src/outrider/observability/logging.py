@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         | s.EventDeadLettered
         | s.SourceUnavailable
         | s.SourceAvailable
+        | s.MessagesLost
     )
 
 _EXTRA_NAMES: Final = (
@@ -69,6 +70,7 @@ def log_signals(signal: s.Signal) -> None:
             | s.EventDeadLettered()
             | s.SourceUnavailable()
             | s.SourceAvailable()
+            | s.MessagesLost()
         ):
             _log_consumer(signal)
         case _:
@@ -158,6 +160,8 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
             _consumer.critical(
                 "message moved to the dead letters, a person must look", extra=_facts(signal)
             )
+        case s.MessagesLost():
+            _log_lost(signal)
         case s.SourceUnavailable():
             _consumer.warning("broker unavailable, waiting: %s", signal.reason)
         case s.SourceAvailable():
@@ -177,6 +181,16 @@ def _log_handled(signal: s.EventHandled) -> None:
             _consumer.warning("handler failed", extra=facts)
         case _:
             assert_never(signal.outcome)
+
+
+def _log_lost(signal: s.MessagesLost) -> None:
+    count = "an unknown number of" if signal.count is None else f"{signal.count:,}"
+    _consumer.error(
+        "the broker lost %s messages of %s, from %s to %s: %s. "
+        "`outrider replay` publishes them again, if the outbox still has them",
+        *(count, signal.source, signal.first, signal.last, signal.reason),
+        extra={"consumer": signal.consumer},
+    )
 
 
 def _log_published(signal: s.BatchPublished) -> None:

@@ -93,6 +93,11 @@ class PrometheusMetrics:
         self._handling = histogram(
             "inbox_handle_duration_seconds", "How long a handler took.", "handler"
         )
+        self._messages_lost = counter(
+            "inbox_lost_messages",
+            "Messages that a broker deleted before they were handled; an unknown number counts 1.",
+            "consumer",
+        )
         self._types: set[str] = set()
 
     def on_signal(self, signal: s.Signal) -> None:  # noqa: C901 - one case per signal
@@ -118,6 +123,8 @@ class PrometheusMetrics:
             case s.EventHandled():
                 self._handled.labels(signal.handler, signal.outcome).inc()
                 self._handling.labels(signal.handler).observe(signal.took.total_seconds())
+            case s.MessagesLost():
+                self._messages_lost.labels(signal.consumer).inc(signal.count or 1)
             case (
                 s.RelayStopped()
                 | s.LanesChanged()
