@@ -78,8 +78,10 @@ class Delivery:
     envelope: EventEnvelope | None
     """None if the message is no event; `problem` says why."""
     problem: str | None = None
-    delivery_count: int = 1
-    """How often the broker has delivered this message, as far as it counts."""
+    suspect: bool = False
+    """Whether a process may have died of this message; the consumer then handles it alone."""
+    crash_count: int = 0
+    """Crashes counted against this message; `adjust_crash_count` sets it."""
     message: Any = None
     """The client library's own object; only the source reads it."""
     lost: bool = False
@@ -91,16 +93,18 @@ class EventSource(Protocol):
     """Receives from a broker: at least once, and in order per aggregate.
 
     What is not acknowledged is delivered again, the oldest first, after `close`, a lost connection
-    or a crash. `receive` waits a while for up to `limit` messages, and may return none; it raises
-    BrokerUnavailable if waiting may help. `dead_letter` copies the message to the dead letters and
-    acknowledges it then. Both raise BrokerUnavailable if that cannot be done now, and do nothing
-    with a delivery that is lost. `open` and `close` are those of a publisher.
+    or a crash, and after a crash as a suspect. `receive` waits a while for up to `limit` messages,
+    and may return none. `dead_letter` copies the message to the dead letters and acknowledges it
+    then. Both ignore a lost delivery. `adjust_crash_count` returns when the broker has stored the
+    new `crash_count`; -1 takes a crash back, even of a lost delivery. All raise BrokerUnavailable
+    if waiting may help. `open` and `close` are those of a publisher.
     """
 
     async def open(self) -> None: ...
     async def receive(self, limit: int, /) -> Sequence[Delivery]: ...
     async def acknowledge(self, delivery: Delivery, /) -> None: ...
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None: ...
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None: ...
     async def close(self) -> None: ...
 
 

@@ -111,8 +111,8 @@ def test_value_quoted_by_an_error_is_repeated_nowhere(
     ],
 )
 def test_value_of_an_entry_that_is_no_event_is_repeated_nowhere(field: bytes, value: bytes) -> None:
-    found = to_delivery(b"1-1", fields({**VALID, field: value}), 1)
-    odd = to_delivery(b"1-1", [CANARY.encode()], 1)
+    found = to_delivery(b"1-1", fields({**VALID, field: value}))
+    odd = to_delivery(b"1-1", [CANARY.encode()])
 
     for delivery in (found, odd):
         assert delivery.envelope is None
@@ -121,7 +121,7 @@ def test_value_of_an_entry_that_is_no_event_is_repeated_nowhere(field: bytes, va
 
 
 def test_entry_with_valid_fields_is_an_event() -> None:
-    assert to_delivery(b"1-1", fields(VALID), 1).problem is None
+    assert to_delivery(b"1-1", fields(VALID)).problem is None
 
 
 def fields(named: dict[bytes, bytes]) -> list[bytes]:

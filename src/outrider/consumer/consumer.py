@@ -6,13 +6,20 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.losses import LossReport
-from outrider.consumer.subscriptions import Subscriptions
+from outrider.consumer.subscriptions import (
+    NO_HANDLER,
+    Subscriptions,
+    Unhandled,
+    unhandled_problems,
+)
+from outrider.consumer.suspects import Suspects
 from outrider.errors import BrokerUnavailable, ConfigurationError
 from outrider.lifecycle import BackgroundService
+from outrider.observability.failure_reason import DETAILS
 from outrider.relay.backoff import OutageBackoff, sleep_unless
 from outrider.relay.retry import ExponentialRetry, RetryPolicy
 from outrider.signals import (
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from outrider.consumer.handler_runner import Failure
     from outrider.consumer.scopes import ScopeFactory
     from outrider.events.envelope import EventEnvelope
+    from outrider.observability.failure_reason import ErrorDetail
     from outrider.ports import Delivery, EventHandler, EventSource, Inbox
     from outrider.signals import OnSignal
 
@@ -39,9 +47,7 @@ T = TypeVar("T")
 
 
 def _default_retry() -> RetryPolicy:
-    return ExponentialRetry(
-        first=timedelta(milliseconds=200), cap=timedelta(seconds=30), attempts=8
-    )
+    return ExponentialRetry(first=timedelta(milliseconds=200), cap=timedelta(seconds=30))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +65,14 @@ class ConsumerConfig:
     """How long one handler may take for one event; None for no limit."""
     retry: RetryPolicy = field(default_factory=_default_retry)
     """When a failed event is retried; later events of its aggregate wait until then."""
-    max_deliveries: int | None = 100
-    """How often the broker may deliver a message before it becomes a dead letter without being
-    handled, since it may crash the consumer. Only for brokers that count; None for no limit."""
-    unhandled: Literal["acknowledge", "dead letter"] = "acknowledge"
-    """What to do with events that no handler subscribed to."""
+    max_retries: int = 8
+    """After so many failed attempts a message becomes a dead letter."""
+    max_crashes: int = 3
+    """After so many crashes of a process that handled nothing else, a message becomes a dead
+    letter. A lost connection is no crash."""
+    unhandled: Unhandled = "accept"
+    """What to do with an event that no handler subscribed to: `accept` acknowledges it, and tells
+    its type once; `refuse` makes it a dead letter."""
     grace: timedelta = timedelta(seconds=25)
     """How long `stop` waits for running handlers."""
     error_detail: ErrorDetail = "place"
@@ -73,11 +82,12 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be at least 1"
-            for name in ("concurrency", "prefetch", "max_deliveries")
+            for name in ("concurrency", "prefetch", "max_retries", "max_crashes")
             if (value := getattr(self, name)) is not None and value < 1
         ]
-        if self.unhandled not in ("acknowledge", "dead letter"):
-            problems.append('unhandled must be "acknowledge" or "dead letter"')
+        problems += unhandled_problems(self.unhandled)
+        if self.error_detail not in DETAILS:
+            problems.append(f"error_detail must be {' or '.join(DETAILS)}")
         if problems:
             raise ConfigurationError("consumer: " + "; ".join(problems))
 
@@ -94,7 +104,7 @@ class EventConsumer(BackgroundService):
     def __init__(
         self,
         source: EventSource,
-        handlers: Iterable[tuple[str, EventHandler]] = (),
+        handlers: Iterable[tuple[str, EventHandler]] | None = None,
         config: ConsumerConfig | None = None,
         *,
         scope: ScopeFactory | None = None,
@@ -115,6 +125,7 @@ class EventConsumer(BackgroundService):
         self._queues: dict[_Aggregate, deque[Delivery]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = asyncio.Semaphore(self.config.concurrency)
+        self._suspects = Suspects(source, self._in_flight, self.config.concurrency)
         self._unacknowledged = 0
         self._finished_one = asyncio.Event()
         self._handled = 0
@@ -132,6 +143,7 @@ class EventConsumer(BackgroundService):
         return "the broker is unavailable" if self._backoff.active else None
 
     async def _run(self, opened: asyncio.Event) -> None:
+        self._handlers.open()
         self._runner.check(handler for _, handler in self._handlers)
         receiving = asyncio.create_task(self._receive(opened), name="outrider-receive")
         stopping = asyncio.create_task(self._stopping.wait())
@@ -148,6 +160,7 @@ class EventConsumer(BackgroundService):
                 await asyncio.wait(self._tasks)
         finally:
             await self._cancel(receiving, stopping, *self._tasks)
+            await self._suspects.take_all_back()
             await self._source.close()
             self._report_losses()
             stopped = ConsumerStopped(consumer=self.config.name, handled=self._handled)
@@ -238,15 +251,14 @@ class EventConsumer(BackgroundService):
 
     async def _handle(self, delivery: Delivery) -> None:
         """Return when the message is acknowledged, a dead letter, or will be delivered again."""
-        envelope, limit = delivery.envelope, self.config.max_deliveries
+        envelope = delivery.envelope
         if envelope is None:
             await self._dead_letter(delivery, delivery.problem or "no event")
-        elif limit is not None and delivery.delivery_count > limit:
-            await self._dead_letter(delivery, f"was handed out {delivery.delivery_count} times")
         elif not (handlers := self._handlers.of(envelope.event_type)):
-            await self._settle_unhandled(delivery)
+            await self._settle_unhandled(delivery, envelope)
         else:
             await self._run_handlers(delivery, envelope, handlers)
+            await self._take_back(delivery)
             self._runner.settled(envelope.event_id)
 
     async def _run_handlers(
@@ -254,13 +266,15 @@ class EventConsumer(BackgroundService):
     ) -> None:
         attempt, outage = 1, OutageBackoff()
         while not (delivery.lost or self._stopping.is_set()):
-            wait = self.config.retry.delay_after(attempt)
-            async with self._in_flight:
+            last = attempt >= self.config.max_retries
+            async with self._suspects.alone() if delivery.suspect else self._in_flight:
+                if delivery.suspect and not await self._count_crash(delivery):
+                    return
                 failures = await self._runner.deliver(
                     envelope,
                     handlers,
                     attempt=attempt,
-                    last=wait is None,
+                    last=last,
                     error_detail=self.config.error_detail,
                 )
             if not failures:
@@ -268,18 +282,40 @@ class EventConsumer(BackgroundService):
                 await self._settle(delivery, lambda: self._source.acknowledge(delivery))
                 return
             counted = [failure for failure in failures if failure.verdict != "wait"]
-            if counted and (wait is None or any(f.verdict == "never" for f in counted)):
+            if counted and (last or any(f.verdict == "never" for f in counted)):
                 await self._dead_letter(delivery, _reason(failures))
                 return
             if counted:
+                delay = self.config.retry.delay_after(attempt)
                 attempt += 1
-            delay = wait if counted and wait is not None else outage.next_delay()
+            else:
+                delay = outage.next_delay()
+            await self._take_back(delivery)
             await sleep_unless(self._stopping, delay)
 
-    async def _settle_unhandled(self, delivery: Delivery) -> None:
-        if self.config.unhandled == "dead letter":
-            await self._dead_letter(delivery, "no handler subscribed to its type")
+    async def _count_crash(self, delivery: Delivery) -> bool:
+        """Before a suspect is handled; returns whether it may be handled."""
+        count = lambda: self._suspects.count(delivery)  # noqa: E731
+        if not await self._repeat(count, lambda: not delivery.lost):
+            return False
+        if delivery.crash_count <= self.config.max_crashes:
+            return True
+        deaths = delivery.crash_count - 1
+        await self._dead_letter(delivery, f"{deaths} processes died while handling it")
+        return False
+
+    async def _take_back(self, delivery: Delivery) -> None:
+        counted = self._suspects.counted
+        await self._repeat(
+            lambda: self._suspects.take_back(delivery), lambda: delivery in counted
+        )
+
+    async def _settle_unhandled(self, delivery: Delivery, envelope: EventEnvelope) -> None:
+        if self.config.unhandled == "refuse":
+            # At once: waiting does not help, since this process gets no other handlers.
+            await self._dead_letter(delivery, NO_HANDLER)
         else:
+            self._runner.tell_unhandled(envelope)
             await self._settle(delivery, lambda: self._source.acknowledge(delivery))
 
     async def _dead_letter(self, delivery: Delivery, reason: str) -> None:
@@ -297,11 +333,17 @@ class EventConsumer(BackgroundService):
         )
 
     async def _settle(self, delivery: Delivery, call: Callable[[], Awaitable[None]]) -> bool:
-        """Repeat the call until the broker answers; returns whether it settled the message.
+        """Returns whether the broker settled the message; else it will deliver it again."""
+        settled = await self._repeat(call, lambda: not delivery.lost) and not delivery.lost
+        if settled:
+            self._suspects.counted.discard(delivery)
+        return settled
 
-        It does not if the broker will deliver the message again.
-        """
-        while not delivery.lost:
+    async def _repeat(
+        self, call: Callable[[], Awaitable[None]], is_needed: Callable[[], bool]
+    ) -> bool:
+        """Repeat the call until the broker answers; returns whether it did."""
+        while is_needed():
             try:
                 await call()
             except BrokerUnavailable as error:
@@ -309,7 +351,7 @@ class EventConsumer(BackgroundService):
                     return False
                 await self._back_off(str(error))
             else:
-                return not delivery.lost
+                return True
         return False
 
 

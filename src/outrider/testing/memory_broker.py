@@ -44,7 +44,9 @@ class _Group:
 
     name: str
     acknowledged: set[int] = field(default_factory=set)
-    delivery_counts: Counter[int] = field(default_factory=Counter)
+    suspects: set[int] = field(default_factory=set)
+    """Held by a source, or by one that was dropped without `close`, as if its process had died."""
+    crash_counts: Counter[int] = field(default_factory=Counter)
     # A weak reference: a source that was dropped without `close` must not block the others.
     active: ref[MemorySource] | None = None
 
@@ -214,10 +216,17 @@ class MemorySource:
             self._broker.dead_letters.append(MemoryDeadLetter(self._group.name, message, reason))
             await self.acknowledge(delivery)
 
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        self._broker._check_reachable()
+        self._group.crash_counts[delivery.message] += by
+        delivery.crash_count = self._group.crash_counts[delivery.message]
+
     def _lose(self) -> None:
         """Give up all deliveries; this source or another one gets them again."""
         for delivery in self._unacknowledged.values():
             delivery.lost = True
+            if not delivery.suspect:
+                self._group.suspects.discard(delivery.message)
         self._unacknowledged.clear()
         if self._group.active is not None and self._group.active() is self:
             self._group.active = None
@@ -240,10 +249,10 @@ class MemorySource:
         return active is self
 
     def _deliver(self, number: int) -> Delivery:
-        self._group.delivery_counts[number] += 1
-        delivery = Delivery(
-            envelope=None, delivery_count=self._group.delivery_counts[number], message=number
-        )
+        suspect = number in self._group.suspects
+        self._group.suspects.add(number)
+        crash_count = self._group.crash_counts[number]
+        delivery = Delivery(None, suspect=suspect, crash_count=crash_count, message=number)
         message = self._broker.messages[number]
         try:
             delivery.envelope = from_attributes(message.attributes, message.data)

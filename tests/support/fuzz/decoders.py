@@ -51,7 +51,7 @@ def rabbitmq_message(header: bytes, body: bytes) -> None:
 
 
 def redis_entry(fields: Sequence[bytes]) -> None:
-    _is_delivery(to_delivery(b"1-1", fields, 1))
+    _is_delivery(to_delivery(b"1-1", fields))
 
 
 def kafka_record(headers: Sequence[tuple[str, bytes | None]], value: bytes | None) -> None:

@@ -123,6 +123,9 @@ class KafkaSource(Openable):
             raise BrokerUnavailable(str(error)) from error
         await self.acknowledge(delivery)
 
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        delivery.crash_count += by
+
     async def _connected(self) -> AIOKafkaConsumer:
         async with self._opening:
             if self._closed:

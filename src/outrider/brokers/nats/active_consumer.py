@@ -53,7 +53,6 @@ class ActiveConsumer:
         self._prefetched: deque[Msg] = deque()
         self._changed = asyncio.Event()
         self._unacknowledged: dict[int, Delivery] = {}
-        self._is_first = True
         self._subscription: Subscription | None = None
         self._progress_task: asyncio.Task[None] | None = None
 
@@ -144,9 +143,6 @@ class ActiveConsumer:
         if sequence in self._unacknowledged:
             return None
         delivery = to_delivery(message)
-        if self._is_first:
-            delivery.delivery_count += self._consumer.starts - 1
-            self._is_first = False
         self._unacknowledged[sequence] = delivery
         return delivery
 

@@ -92,7 +92,7 @@ class MessageWriter:
 
 def to_delivery(message: Msg) -> Delivery:
     """A message that is no event has a problem, which quotes no value of the message."""
-    delivery = Delivery(None, message=message, delivery_count=message.metadata.num_delivered)
+    delivery = Delivery(None, message=message)
     try:
         delivery.envelope = to_envelope(message.headers, message.data)
     except DecodeError as error:

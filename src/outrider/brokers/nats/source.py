@@ -111,6 +111,9 @@ class NatsSource(Openable):
             raise self._unavailable(error) from error
         await self.acknowledge(delivery)
 
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        delivery.crash_count += by
+
     def _unavailable(self, error: Exception) -> BrokerUnavailable:
         """The delivery stays unacknowledged, so a permanent error is reported by `receive`."""
         return BrokerUnavailable(str(self._translate(error, self._connection)))

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _MAX_KINDS: Final = 1024
 _STRUCTURED: Final = STRUCTURED_CONTENT_TYPE.encode()
 _PREFIX: Final = b"ce-"
-_DELIVERY_COUNT: Final = b"x-delivery-count"
 
 # Attributes that all events of one type, version and aggregate type have in common.
 _OF_THE_KIND: Final = frozenset({"specversion", "source", "type", "aggregatetype", "eventversion"})
@@ -119,12 +118,10 @@ class MessageWriter:
 
 def to_delivery(message: Message) -> Delivery:
     """Never raises: `problem` says why a message is no event, without any of its values."""
-    delivery = Delivery(None, delivery_count=1 + message.redelivered, message=message)
+    delivery = Delivery(None, message=message)
     try:
         properties = read_properties(message.header)
         headers = read_table(properties.get(HEADERS, b""))
-        if _DELIVERY_COUNT in headers:
-            delivery.delivery_count = 1 + int(value_as_text(headers[_DELIVERY_COUNT]) or 0)
         delivery.envelope = _envelope(properties, headers, message.body)
     except DecodeError as error:
         delivery.problem = str(error)

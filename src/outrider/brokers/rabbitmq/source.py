@@ -104,6 +104,9 @@ class RabbitMQSource(Openable):
             await self._dead_letters.write(delivery.message, reason)
             await self.acknowledge(delivery)
 
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        delivery.crash_count += by
+
     async def _subscribed(self) -> Subscription | None:
         """None as long as another process has the queue."""
         wire = await self._connected()

@@ -27,9 +27,9 @@ def to_fields(envelope: EventEnvelope, cloudevents_source: str) -> list[str | by
     return fields
 
 
-def to_delivery(entry: bytes, fields: Sequence[bytes], delivery_count: int) -> Delivery:
+def to_delivery(entry: bytes, fields: Sequence[bytes]) -> Delivery:
     """Never raises: `problem` says why an entry is no event, without any of its values."""
-    delivery = Delivery(None, delivery_count=delivery_count, message=(entry, fields))
+    delivery = Delivery(None, message=(entry, fields))
     try:
         named = dict(zip(fields[::2], fields[1::2], strict=True))
         attributes = {

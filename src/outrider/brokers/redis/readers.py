@@ -54,16 +54,12 @@ class Group:
     async def deliveries(self, entries: list[Any], pending: list[Any]) -> list[Delivery]:
         """Entries that were deleted from the stream while they were pending are acknowledged.
 
-        `pending` are rows of XPENDING, which have the delivery counts.
+        `pending` are rows of XPENDING: entry, consumer, idle time and number of deliveries.
         """
         if deleted := [entry for entry, fields in entries if fields is None]:
             await self.pool.ask(("XACK", self.stream, self.name, *deleted))
-        count_of = {row[0]: row[3] for row in pending}
-        return [
-            to_delivery(entry, fields, count_of.get(entry, 1))
-            for entry, fields in entries
-            if fields is not None
-        ]
+        del pending
+        return [to_delivery(entry, fields) for entry, fields in entries if fields is not None]
 
     def read(self, consumer: str, limit: int, after: bytes, *options: str | int) -> Command:
         who = ("GROUP", self.name, consumer)

@@ -106,6 +106,9 @@ class RedisSource(Openable):
         except LeaseLost:
             self._mark_lost()
 
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        delivery.crash_count += by
+
     async def _acknowledge(self, delivery: Delivery) -> None:
         entry, _ = delivery.message
         await self._acknowledgements.add(entry)
