@@ -157,6 +157,25 @@ async def test_discarded_by_filter_and_answered_to_a_program(database: AsyncEngi
     assert await states(database) == {"pending": 1, "discarded": 1}
 
 
+async def test_discarded_event_is_offered_a_retry_and_comes_back(database: AsyncEngine) -> None:
+    await record(database, given := event("a"))
+    await run(database, "UPDATE outbox SET status = 'discarded', published_at = created_at")
+    named = {"event_id": str(given.event_id)}
+
+    async with page_of(database) as page:
+        shown = (await page.get(f"/events/{given.event_id}")).text
+        refused = (await page.get("/actions/discard", params=named)).text
+        question = (await page.get("/actions/retry", params=named)).text
+        form = {**named, "expected": "1"}
+        await page.post("/actions/retry", data=form, headers=SAME_SITE)
+
+    assert "Retry…" in shown
+    assert "Discard…" not in shown
+    assert f"discard takes failed and pending events; {given.event_id} is discarded" in refused
+    assert "The matching failed and discarded events" in question
+    assert await states(database) == {"pending": 1}
+
+
 async def test_nothing_is_done_if_the_number_has_changed(database: AsyncEngine) -> None:
     await record(database, event("a", "t.0"), event("b", "t.0"))
     await fail(database, "t.0")

@@ -217,6 +217,61 @@ def test_single_events_are_named_by_id(database: Database) -> None:
     assert count(database, "failed") == 1
 
 
+@pytest.mark.parametrize("named", ["id", "status"])
+def test_discarded_event_can_be_brought_back_by_id_or_status(
+    database: Database, named: str
+) -> None:
+    ids = filled(database, FAILED)
+    outrider(database, "discard", ids[0], "--yes")
+    arguments = [ids[0]] if named == "id" else ["--status", "discarded"]
+
+    done = outrider(database, "retry", *arguments, "--yes")
+
+    assert (done.exit_code, done.stdout) == (0, "retry: 1 events.\n")
+    assert (count(database, "discarded"), count(database, "failed")) == (0, 2)
+    published_at = "SELECT published_at FROM outbox WHERE aggregate_id = 'a0'"
+    assert database.run(published_at) == [(None,)]  # else no claim would wait behind it
+
+
+def test_retry_by_filter_leaves_discarded_events_alone_and_says_how_to_take_them(
+    database: Database,
+) -> None:
+    filled(database, "UPDATE outbox SET status = 'discarded' WHERE event_type = 't.0'")
+
+    done = outrider(database, "retry", "--event-type", "t.0", "--yes")
+
+    assert (done.exit_code, done.stdout) == (0, "retry: 0 events.\n")
+    assert "retry takes failed events; the filter finds 3 discarded" in done.stderr
+    assert "status discarded" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["retry", "delete", "discard", "replay"])
+def test_id_that_an_action_cannot_take_is_told_with_its_status_and_exit_code_1(
+    database: Database, verb: str
+) -> None:
+    status = "published" if verb in ("retry", "discard") else "pending"
+    ids = filled(database, f"UPDATE outbox SET status = '{status}'")  # noqa: S608
+    unknown = str(UUID(int=7))
+
+    done = outrider(database, verb, ids[0], "--yes")
+    nothing = outrider(database, verb, unknown, "--yes")
+
+    assert (done.exit_code, done.stdout) == (1, f"{verb}: 0 events.\n")
+    assert f"{ids[0]} is {status}" in done.stderr
+    assert f"{verb} takes " in done.stderr
+    assert (nothing.exit_code, f"{unknown} is no event here" in nothing.stderr) == (1, True)
+
+
+def test_some_ids_are_changed_and_the_others_are_told(database: Database) -> None:
+    ids = filled(database, FAILED)
+
+    done = outrider(database, "retry", ids[0], ids[1], "--yes")
+
+    assert (done.exit_code, done.stdout) == (1, "retry: 1 events.\n")
+    assert f"{ids[1]} is pending" in done.stderr
+    assert ids[0] not in done.stderr
+
+
 def test_delete_keeps_pending_events(database: Database) -> None:
     filled(database, PUBLISHED + " WHERE event_type = 't.1'")
 

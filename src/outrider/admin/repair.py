@@ -7,6 +7,7 @@ number of events, but no payloads.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -29,8 +30,16 @@ STATUSES_OF_ACTION: Final = {
     "retry": (FAILED,),
     "discard": (FAILED, PENDING),
     "delete": (PUBLISHED, DISCARDED),
+    "replay": (PUBLISHED,),
 }
 """The statuses that each action changes; events with another status stay unchanged."""
+_MAX_EXPLAINED: Final = 5_000
+
+
+def statuses_of(action: str, wanted: EventFilter) -> tuple[str, ...]:
+    """A retry brings discarded events back if they are named: by id, or by their status."""
+    named = wanted.event_id is not None or wanted.status == DISCARDED
+    return STATUSES_OF_ACTION[action] + (DISCARDED,) * (action == "retry" and named)
 
 
 class CountChanged(ConfigurationError):
@@ -55,20 +64,40 @@ class OutboxRepair:
             queries = [number.where(*conditions) for conditions in self._where(wanted, action)]
             return sum([await db.scalar(query) or 0 for query in queries])
 
+    async def why_none(self, action: str, wanted: EventFilter) -> str:
+        """One sentence for an action that changes no event: which statuses the events have."""
+        status = self._outbox.c.status
+        some = select(status).where(*wanted.conditions(self._outbox)).limit(_MAX_EXPLAINED)
+        async with self._engine.connect() as db:
+            found = Counter(await db.scalars(some))
+        takes = f"{action} takes {' and '.join(statuses_of(action, wanted))} events"
+        if wanted.event_id is not None:
+            has = ", ".join(sorted(found))
+            return f"{takes}; {wanted.event_id} {f'is {has}' if has else 'is no event here'}"
+        counts = ", ".join(f"{number:,} {status}" for status, number in found.most_common())
+        cure = f"; select status {DISCARDED} to bring these back" * (
+            action == "retry" and DISCARDED in found
+        )
+        return f"{takes}; {f'the filter finds {counts}' if counts else 'no event matches'}{cure}"
+
     async def retry(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Make failed events pending again, with all their attempts, and wake up relays."""
+        """Make failed events pending again, with all their attempts, and wake up relays.
+
+        Also discarded events, if `wanted` names them by id or by their status.
+        """
         values = {
             "status": PENDING,
             "retry_count": 0,
             "crash_count": 0,
             "next_retry_at": None,
+            "published_at": None,
         }
         changed = await self._change("retry", wanted, values, expected)
         self._wake()
         return changed
 
     async def discard(self, wanted: EventFilter, expected: int | None = None) -> int:
-        """Give up failed or pending events. Their rows stay unpublished until `delete`."""
+        """Give up failed or pending events. Their rows stay until `delete`; `retry` can undo it."""
         values = {"status": DISCARDED, "next_retry_at": None, "published_at": func.now()}
         return await self._change("discard", wanted, values, expected)
 
@@ -90,7 +119,7 @@ class OutboxRepair:
     ) -> int:
         async def change(db: AsyncConnection, positions: list[int]) -> int:
             c = self._outbox.c
-            rows = and_(c.position.in_(positions), c.status.in_(STATUSES_OF_ACTION[action]))
+            rows = and_(c.position.in_(positions), c.status.in_(statuses_of(action, wanted)))
             return (await db.execute(update(self._outbox).where(rows).values(**values))).rowcount
 
         return await self._by_steps(action, wanted, expected, change)
@@ -121,7 +150,7 @@ class OutboxRepair:
         """One query per status: each status has an index, but two statuses together have none."""
         conditions = wanted.conditions(self._outbox)
         return [
-            [*conditions, self._outbox.c.status == status] for status in STATUSES_OF_ACTION[action]
+            [*conditions, self._outbox.c.status == status] for status in statuses_of(action, wanted)
         ]
 
     async def _lock_step(self, db: AsyncConnection, wanted: EventFilter, action: str) -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 from outrider.admin.filters import EventFilter
-from outrider.admin.repair import OutboxRepair
+from outrider.admin.repair import OutboxRepair, statuses_of
 from outrider.dashboard.guard import CHANGING_ACTIONS
 from outrider.dashboard.responses import HttpError, ScreenResult
 
@@ -39,8 +39,15 @@ class Actions:
     async def confirm(self, request: Request) -> ScreenResult:
         verb = await self._verb(request)
         wanted = EventFilter.parse(request.query_params)
-        events = await self._repair(request).count(verb, wanted)
-        data = {"action": verb, "filter": wanted.texts(), "events": events}
+        repair = self._repair(request)
+        events = await repair.count(verb, wanted)
+        data = {
+            "action": verb,
+            "filter": wanted.texts(),
+            "events": events,
+            "takes": " and ".join(statuses_of(verb, wanted)),
+            "why": None if events else await repair.why_none(verb, wanted),
+        }
         return ScreenResult(template="action.html", data=data)
 
     async def execute(self, request: Request) -> ScreenResult:

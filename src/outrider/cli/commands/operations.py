@@ -112,7 +112,10 @@ def _events(title: str, lines: list[Any]) -> Table:
 
 
 def _action(verb: str, text: str, example: str) -> click.Command:
-    """A command that counts events, asks for confirmation unless --yes, and changes that many."""
+    """A command that counts events, asks for confirmation unless --yes, and changes that many.
+
+    It says why it leaves an event or a filter out, and exits with 1 if that was named by id.
+    """
 
     @click.command(verb, help=f"{text}\n\n\b\n{example}")
     @database_option
@@ -129,32 +132,40 @@ def _action(verb: str, text: str, example: str) -> click.Command:
         def repair_of(engine: AsyncEngine) -> OutboxRepair:
             return OutboxRepair(engine, OutboxTables(names), who=getpass.getuser())
 
-        async def count(engine: AsyncEngine) -> list[int]:
-            return [await repair_of(engine).count(verb, one) for one in wanted]
+        async def count(engine: AsyncEngine) -> dict[EventFilter, int]:
+            return {one: await repair_of(engine).count(verb, one) for one in wanted}
 
         async def change(engine: AsyncEngine) -> int:
             action = getattr(repair_of(engine), verb)
-            pairs = zip(wanted, counts, strict=True)
-            return sum([await action(one, expected=number) for one, number in pairs])
+            return sum([await action(one, expected=n) for one, n in counts.items() if n])
+
+        async def explain(engine: AsyncEngine) -> list[str]:
+            return [await repair_of(engine).why_none(verb, one) for one in unchanged]
 
         counts = run(database, count)
-        if sum(counts) and not yes:
-            click.confirm(f"{verb} {sum(counts):,} events?", abort=True, err=True)
-        done = run(database, change) if sum(counts) else 0
+        unchanged, total = [one for one, n in counts.items() if not n], sum(counts.values())
+        if total and not yes:
+            click.confirm(f"{verb} {total:,} events?", abort=True, err=True)
+        done = run(database, change)
         print_result({verb: done}, f"{verb}: {done:,} events.", as_json=as_json)
+        for reason in run(database, explain):
+            click.echo(reason, err=True)
+        raise SystemExit(1 if any(one.event_id for one in unchanged) else 0)
 
     return command
 
 
 retry = _action(
     "retry",
-    "Publish failed events again, by id or by filter; their count of retries starts from 0.",
+    "Publish failed events again, by id or by filter; their count of retries starts from 0. "
+    "Named by id or with --status discarded, discarded events are published too.",
     "outrider retry 0195d0a2-0000-7000-8000-000000000001\n"
     "outrider retry --event-type 'order.*' --yes",
 )
 discard = _action(
     "discard",
-    "Discard failed or pending events: they are never published; `outrider delete` removes them.",
+    "Discard failed or pending events: they are not published, unless `outrider retry` brings them "
+    "back; `outrider delete` removes them.",
     "outrider discard --error 'NOT_FOUND' --event-type order.placed",
 )
 delete = _action(

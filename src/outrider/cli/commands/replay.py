@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import getpass
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
 from outrider.admin.inspector import OutboxInspector
+from outrider.admin.repair import OutboxRepair
 from outrider.admin.replay import Replay
 from outrider.cli.database import Interrupted, database_option, run
 from outrider.cli.filter_options import filter_options
@@ -80,7 +81,9 @@ def replay(
     total = None
     if resume is None:
         total = run(database, lambda engine: replay_of(engine).count(wanted[0], to=to))
-        if total and not yes:
+        if not total:
+            _explain_none(database, OutboxTables(names), wanted[0], as_json=as_json)
+        elif not yes:
             click.confirm(f"replay {total:,} events?", abort=True, err=True)
         resume = run(database, lambda engine: replay_of(engine).begin(wanted[0], to=to))
     number, resume_command = resume, f"outrider replay --resume {resume}"
@@ -98,6 +101,15 @@ def replay(
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; resume with: {resume_command}") from None
     print_result({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)
+
+
+def _explain_none(
+    database: URL, tables: OutboxTables, wanted: EventFilter, *, as_json: bool
+) -> NoReturn:
+    why = run(database, lambda engine: OutboxRepair(engine, tables).why_none("replay", wanted))
+    print_result({"replay": None, "events": 0}, "replay: 0 events.", as_json=as_json)
+    click.echo(why, err=True)
+    raise SystemExit(1 if wanted.event_id else 0)
 
 
 def _list(database: URL, tables: OutboxTables, *, as_json: bool) -> None:
