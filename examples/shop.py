@@ -117,8 +117,8 @@ async def run(engine: AsyncEngine) -> None:
     await create_all(engine)
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    quick = ExponentialRetry(first=timedelta(milliseconds=100), attempts=4)
-    config = RelayConfig(retry=quick, poll_interval=timedelta(milliseconds=100))
+    quick = ExponentialRetry(first=timedelta(milliseconds=100))
+    config = RelayConfig(retry=quick, max_retries=4, poll_interval=timedelta(milliseconds=100))
     relay = OutboxRelay(
         SqlOutboxStore(engine), InProcessPublisher(handlers), config, on_signal=watch
     )

@@ -18,7 +18,7 @@ from outrider.brokers.redis import RedisSource
 from outrider.observability import log_signals
 
 STREAM = "decisions"
-RETRY = ExponentialRetry(first=timedelta(seconds=0.2), attempts=4)
+RETRY = ExponentialRetry(first=timedelta(seconds=0.2))
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def consumer() -> AsyncIterator[EventConsumer]:
         yield EventConsumer(
             RedisSource(settings.redis_url, STREAM, group="dashboard"),
             projection(engine),
-            ConsumerConfig(name="dashboard", retry=RETRY),
+            ConsumerConfig(name="dashboard", retry=RETRY, max_retries=4),
             on_signal=log_signals,
         )
     finally:

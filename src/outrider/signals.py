@@ -74,6 +74,21 @@ class PublishRetried:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishDeferred:
+    """The sink cannot take an event now; its aggregate waits, and no attempt is counted.
+
+    Told once for each aggregate and reason, until an event of the aggregate is accepted.
+    """
+
+    sink: str
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+    wait: timedelta
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventFailed:
     """An event has no attempts left, or can never be published; a person must decide."""
 
@@ -92,6 +107,7 @@ class BatchPublished:
     sink: str
     accepted: Sequence[ClaimedEvent]
     refused: int
+    deferred: int
     unknown: int
     took: timedelta
 
@@ -184,6 +200,15 @@ class EventHandled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventUnhandled:
+    """The first event of a type that no handler subscribed to; it was accepted without effect."""
+
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventDeadLettered:
     """A message was moved to the dead letters; a person must decide what to do with it."""
 
@@ -232,6 +257,7 @@ Signal = (
     | LanesChanged
     | BatchClaimed
     | PublishRetried
+    | PublishDeferred
     | EventFailed
     | BatchPublished
     | SinkUnavailable
@@ -244,6 +270,7 @@ Signal = (
     | ConsumerStarted
     | ConsumerStopped
     | EventHandled
+    | EventUnhandled
     | EventDeadLettered
     | SourceUnavailable
     | SourceAvailable

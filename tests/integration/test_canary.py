@@ -55,7 +55,7 @@ from tests.support.until import until
 PASSWORD, ERROR = f"{CANARY}-dsn", f"{CANARY}-error"
 CORRELATION = "correlation-5e1"
 EVENT = DomainEvent("order.placed", "order", "7", {"card": f"{CANARY}-payload"})
-ONCE = ExponentialRetry(first=timedelta(milliseconds=1), attempts=2)
+ONCE = ExponentialRetry(first=timedelta(milliseconds=1))
 MAY_HOLD_IT = {("outbox", "payload"), ("outbox", "metadata")}
 SINKS = ["rabbitmq", "in-process"]
 OTHERS = ["kafka", "nats", "redis", "stream"]
@@ -156,7 +156,7 @@ class Journey:
     async def relay(self, publisher: EventPublisher, **options: Any) -> None:
         """Until the event is delivered, or has failed."""
         store = SqlOutboxStore(self.engine, **options)
-        config = RelayConfig(retry=ONCE, poll_interval=timedelta(milliseconds=50))
+        config = RelayConfig(retry=ONCE, max_retries=2, poll_interval=timedelta(milliseconds=50))
         sink = TracedPublisher(publisher, tracer=self.tracer)
         async with OutboxRelay(store, sink, config, on_signal=self.on_signal):
             await until(lambda: self.has(s.BatchPublished, s.EventFailed), "it is delivered")
@@ -169,7 +169,7 @@ class Journey:
         handlers = traced([("order.*", Fails())], self.tracer)
         inbox = SqlInbox(async_sessionmaker(self.engine))
         options: dict[str, Any] = {"inbox": inbox, "on_signal": self.on_signal}
-        async with EventConsumer(source, handlers, ConsumerConfig(retry=ONCE), **options):
+        async with EventConsumer(source, handlers, ConsumerConfig(retry=ONCE, max_retries=2), **options):
             await until(lambda: self.has(s.EventDeadLettered), "it is set aside")
         self.said.append(repr(source) + str(source))
 

@@ -35,11 +35,12 @@ def logged(reason: str) -> str:
             s.SinkUnavailable(sink="default", reason=reason, wait=_WAIT),
             s.SourceUnavailable(consumer="billing", reason=reason, wait=_WAIT),
             s.PublishRetried(sink="default", attempt=1, wait=_WAIT, reason=reason, **event),
+            s.PublishDeferred(sink="default", wait=_WAIT, reason=reason, **event),
             s.EventDeadLettered(consumer="billing", reason=reason, **event),
         ):
             log_signals(signal)
     finally:
         logger.setLevel(before)
         logger.removeHandler(handler)
-    assert len(handler.lines) == 4
+    assert len(handler.lines) == 5
     return "\n".join(handler.lines)

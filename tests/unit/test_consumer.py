@@ -37,7 +37,7 @@ from tests.support.until import until
 
 Work = Callable[[EventEnvelope], Awaitable[Any]]
 AT_ONCE: RetryPolicy = ExponentialRetry(
-    first=timedelta(microseconds=1), cap=timedelta(microseconds=1), attempts=3
+    first=timedelta(microseconds=1), cap=timedelta(microseconds=1)
 )
 
 
@@ -61,7 +61,7 @@ async def consuming(
     broker: MemoryBroker, *handlers: RecordingHandler, **settings: Any
 ) -> AsyncIterator[list[Signal]]:
     told: list[Signal] = []
-    given = {"retry": AT_ONCE, **settings}
+    given = {"retry": AT_ONCE, "max_retries": 3, **settings}
     consumer = EventConsumer(
         broker.source(),
         [("thing.*", handler) for handler in handlers],
@@ -225,20 +225,6 @@ async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
 
     assert handler.handled == []
     assert broker.dead_letters[0].reason == "was handed out 4 times"
-
-
-@pytest.mark.parametrize(("unhandled", "letters"), [("acknowledge", 0), ("dead letter", 1)])
-async def test_event_without_a_handler_follows_the_setting(
-    broker: MemoryBroker, unhandled: str, letters: int
-) -> None:
-    handler = RecordingHandler()
-    await send(broker, event("a", event_type="other.made"), event("b"))
-
-    async with consuming(broker, handler, unhandled=unhandled):
-        await until(lambda: len(handler.handled) == 1)
-
-    assert await unacknowledged(broker) == []
-    assert len(broker.dead_letters) == letters
 
 
 async def test_broker_that_goes_away_and_comes_back_loses_nothing(broker: MemoryBroker) -> None:

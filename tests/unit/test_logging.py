@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.observability.logging import EventFormatter, RedactingFilter, log_signals
-from outrider.signals import EventFailed, EventHandled, LanesChanged
+from outrider.signals import EventFailed, EventHandled, LanesChanged, PublishDeferred
 
 FORMATTER = EventFormatter("%(levelname)s %(message)s")
 
@@ -37,6 +37,27 @@ def test_plain_text_line_names_the_event_the_handler_and_the_reason(
         f"CRITICAL event failed, a person must look sink=default event_id={event_id} "
         "event_type=order.placed correlation_id='req-1 attempt=9' attempt=3 "
         "reason='shop.send_invoice: ValueError'"
+    )
+
+
+def test_event_that_waits_for_its_sink_is_a_warning_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deferred = PublishDeferred(
+        sink="default",
+        event_id=(event_id := uuid4()),
+        event_type="order.placed",
+        correlation_id=None,
+        wait=timedelta(seconds=1),
+        reason="full",
+    )
+
+    log_signals(deferred)
+
+    (record,) = caplog.records
+    assert FORMATTER.format(record) == (
+        "WARNING event deferred: its aggregate waits for the sink, no attempt is counted "
+        f"sink=default event_id={event_id} event_type=order.placed reason=full"
     )
 
 

@@ -22,7 +22,8 @@ from tests.support.until import until
 RARELY = RelayConfig(poll_interval=timedelta(hours=1))
 OFTEN = RelayConfig(
     poll_interval=timedelta(milliseconds=10),
-    retry=ExponentialRetry(first=timedelta(hours=1), cap=timedelta(hours=1), attempts=3),
+    retry=ExponentialRetry(first=timedelta(hours=1), cap=timedelta(hours=1)),
+    max_retries=3,
 )
 
 

@@ -71,7 +71,9 @@ def test_every_metric_has_its_conventional_name(
 def test_signals_become_numbers(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     metrics.on_signal(s.EventsRecorded(events={"order.placed": 3}))
     metrics.on_signal(
-        s.BatchPublished(sink="kafka", accepted=[claimed()] * 2, refused=1, unknown=4, took=SECOND)
+        s.BatchPublished(
+            sink="kafka", accepted=[claimed()] * 2, refused=1, deferred=3, unknown=4, took=SECOND
+        )
     )
     metrics.on_signal(s.BatchClaimed(sink="kafka", events=7, took=SECOND))
     metrics.on_signal(s.WokenUp(sink="kafka", source="lanes"))
@@ -100,6 +102,7 @@ def test_signals_become_numbers(metrics: PrometheusMetrics, registry: CollectorR
     assert value("outbox_published_events_total", sink="kafka", **kind) == 2
     assert value("outbox_publish_attempts_total", sink="kafka", outcome="unknown") == 4
     assert value("outbox_publish_attempts_total", sink="kafka", outcome="refused") == 1
+    assert value("outbox_publish_attempts_total", sink="kafka", outcome="deferred") == 3
     assert value("outbox_publish_duration_seconds_sum", sink="kafka") == 1
     assert value("outbox_delivery_latency_seconds_count", sink="kafka") == 2
     assert value("outbox_claim_duration_seconds_count") == 1

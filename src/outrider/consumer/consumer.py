@@ -295,8 +295,10 @@ class EventConsumer(BackgroundService):
 
     async def _count_crash(self, delivery: Delivery) -> bool:
         """Before a suspect is handled; returns whether it may be handled."""
-        count = lambda: self._suspects.count(delivery)  # noqa: E731
-        if not await self._repeat(count, lambda: not delivery.lost):
+        is_counted = await self._repeat(
+            lambda: self._suspects.count(delivery), lambda: not delivery.lost
+        )
+        if not is_counted:
             return False
         if delivery.crash_count <= self.config.max_crashes:
             return True

@@ -33,7 +33,8 @@ CONFIG: Final = RelayConfig(
     name="demo relay",
     poll_interval=timedelta(milliseconds=200),
     lease=timedelta(seconds=2),
-    retry=ExponentialRetry(first=timedelta(seconds=1), cap=timedelta(seconds=2), attempts=3),
+    retry=ExponentialRetry(first=timedelta(seconds=1), cap=timedelta(seconds=2)),
+    max_retries=3,
 )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         s.ConsumerStarted
         | s.ConsumerStopped
         | s.EventHandled
+        | s.EventUnhandled
         | s.EventDeadLettered
         | s.SourceUnavailable
         | s.SourceAvailable
@@ -55,6 +56,9 @@ def log_signals(signal: s.Signal) -> None:
         case s.PublishRetried():
             wait = signal.wait.total_seconds()
             _relay.warning("event refused, next try in %g s", wait, extra=_facts(signal))
+        case s.PublishDeferred():
+            text = "event deferred: its aggregate waits for the sink, no attempt is counted"
+            _relay.warning(text, extra=_facts(signal))
         case s.EventFailed():
             _relay.critical("event failed, a person must look", extra=_facts(signal))
         case s.BatchPublished():
@@ -67,6 +71,7 @@ def log_signals(signal: s.Signal) -> None:
             s.ConsumerStarted()
             | s.ConsumerStopped()
             | s.EventHandled()
+            | s.EventUnhandled()
             | s.EventDeadLettered()
             | s.SourceUnavailable()
             | s.SourceAvailable()
@@ -156,6 +161,12 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
             _consumer.info("consumer %s stopped after %d events", signal.consumer, signal.handled)
         case s.EventHandled():
             _log_handled(signal)
+        case s.EventUnhandled():
+            _consumer.warning(
+                "no handler subscribed to this event type: accepted without effect, as all that "
+                'follow; subscribe a handler, or set unhandled="refuse"',
+                extra=_facts(signal),
+            )
         case s.EventDeadLettered():
             _consumer.critical(
                 "message moved to the dead letters, a person must look", extra=_facts(signal)
@@ -209,7 +220,12 @@ def _log_published(signal: s.BatchPublished) -> None:
 
 
 def _facts(
-    signal: s.PublishRetried | s.EventFailed | s.EventHandled | s.EventDeadLettered,
+    signal: s.PublishRetried
+    | s.PublishDeferred
+    | s.EventFailed
+    | s.EventHandled
+    | s.EventUnhandled
+    | s.EventDeadLettered,
 ) -> dict[str, object]:
     """The ids of the event in a signal, for `extra`."""
     names = ("sink", "consumer", "handler", "event_type", "correlation_id", "attempt", "reason")

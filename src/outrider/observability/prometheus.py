@@ -129,11 +129,13 @@ class PrometheusMetrics:
                 s.RelayStopped()
                 | s.LanesChanged()
                 | s.PublishRetried()
+                | s.PublishDeferred()
                 | s.EventFailed()
                 | s.StoreUnavailable()
                 | s.StoreAvailable()
                 | s.ConsumerStarted()
                 | s.ConsumerStopped()
+                | s.EventUnhandled()
                 | s.EventDeadLettered()
                 | s.SourceUnavailable()
                 | s.SourceAvailable()
@@ -155,6 +157,7 @@ class PrometheusMetrics:
         outcomes = {
             "accepted": len(signal.accepted),
             "refused": signal.refused,
+            "deferred": signal.deferred,
             "unknown": signal.unknown,
         }
         for outcome, number in outcomes.items():

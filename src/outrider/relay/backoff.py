@@ -6,6 +6,11 @@ import asyncio
 import random
 from contextlib import suppress
 from datetime import timedelta
+from heapq import heappop, heappush
+from math import inf
+from typing import Final
+
+_MAX_TIMES: Final = 10_000
 
 
 async def sleep_unless(stopping: asyncio.Event, wait: timedelta) -> None:
@@ -13,6 +18,25 @@ async def sleep_unless(stopping: asyncio.Event, wait: timedelta) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(wait.total_seconds()):
             await stopping.wait()
+
+
+class RetryTimes:
+    """When events that wait are due again, on the event loop's clock; a poll finds the rest."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    @property
+    def earliest(self) -> float:
+        return self._times[0] if self._times else inf
+
+    def add(self, time: float) -> None:
+        if len(self._times) < _MAX_TIMES:
+            heappush(self._times, time)
+
+    def drop_until(self, now: float) -> None:
+        while self.earliest <= now:
+            heappop(self._times)
 
 
 class OutageBackoff:

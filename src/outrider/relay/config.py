@@ -6,8 +6,10 @@ import os
 import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 
 from outrider.errors import ConfigurationError
+from outrider.observability.failure_reason import DETAILS
 from outrider.relay.retry import RetryPolicy, SteppedRetry
 
 
@@ -34,10 +36,10 @@ class RelayConfig:
     publish_timeout: timedelta = timedelta(seconds=30)
     """How long the sink may take for one batch."""
     retry: RetryPolicy = field(default_factory=SteppedRetry)
-    """The retry policy: when a refused event is published again, and when it counts as failed."""
-    max_retries: int | None = None
-    """After so many refusals an event counts as failed; if it is not set, the retry policy decides:
-    both built-in policies stop at the tenth."""
+    """The retry policy: how long a refused event waits before it is published again."""
+    max_retries: int = 10
+    """After so many refusals an event counts as failed. A limit that was recorded with the event
+    wins over this one."""
     max_crashes: int = 3
     """How many relays may die while they publish an event before it counts as failed."""
     retention: timedelta | None = timedelta(days=7)
@@ -45,6 +47,9 @@ class RelayConfig:
     None)."""
     grace: timedelta = timedelta(seconds=25)
     """How long a stop waits for batches in flight."""
+    error_detail: Literal["place", "message", "traceback"] = "place"
+    """What the log and last_error tell of an error in your code: place is its class, file, line and
+    function; message adds its text, which may quote payloads; traceback adds all lines."""
 
     def __post_init__(self) -> None:
         nothing = timedelta(0)
@@ -57,12 +62,20 @@ class RelayConfig:
                 ("lease", "at least 1 second", self.lease >= timedelta(seconds=1)),
                 ("loops", "from 1 to 64", 1 <= self.loops <= 64),
                 ("publish_timeout", "above 0", self.publish_timeout > nothing),
-                ("max_retries", "at least 1", self.max_retries is None or self.max_retries >= 1),
+                ("max_retries", "at least 1", self.max_retries >= 1),
                 ("max_crashes", "at least 1", self.max_crashes >= 1),
                 ("retention", "at least 0", self.retention is None or self.retention >= nothing),
                 ("grace", "at least 0", self.grace >= nothing),
+                ("error_detail", " or ".join(DETAILS), self.error_detail in DETAILS),
             )
             if not fine
         ]
         if problems:
             raise ConfigurationError("relay: " + "; ".join(problems))
+
+    def wait_after(self, attempt: int, max_retries: int | None) -> timedelta | None:
+        """How long an event waits after this refusal; None if it was the last that is allowed."""
+        if attempt >= (max_retries or self.max_retries):
+            return None
+        wait = self.retry.delay_after(attempt)
+        return self.poll_interval if attempt > 1 and not wait else wait

@@ -6,7 +6,6 @@ import asyncio
 import random
 from contextlib import suppress
 from datetime import timedelta
-from math import inf
 from typing import TYPE_CHECKING, cast
 
 from outrider.errors import (
@@ -16,7 +15,20 @@ from outrider.errors import (
     PublishFailed,
 )
 from outrider.lanes import LEAST_PER_LANE
-from outrider.outcomes import ACCEPTED, HELD_BACK, Accepted, Outcome, Refused, RefusedEvent, Unknown
+from outrider.observability.failure_reason import MAX_REASON_CHARS, failure_reason, one_line
+from outrider.outcomes import (
+    ACCEPTED,
+    HELD_BACK,
+    Accepted,
+    Deferred,
+    Outcome,
+    Refused,
+    RefusedEvent,
+    Unknown,
+)
+from outrider.relay.backoff import OutageBackoff, RetryTimes, sleep_unless
+from outrider.relay.current_batch import CurrentBatch, current_batch
+from outrider.relay.deferrals import Deferrals
 from outrider.relay.suspects import Suspects
 from outrider.signals import (
     BatchClaimed,
@@ -62,7 +74,9 @@ class RelayLoop:
         self._named: frozenset[int] | None = None
         """The lanes that wake-ups named since the last round; None if any lane may have work."""
         self._poll_at = 0.0
-        self._retry_at = inf
+        self._retry_times = RetryTimes()
+        self._deferrals = Deferrals(store.sink, signal)
+        self._congestion = OutageBackoff(first=0.1, cap=1.0)
         self._deadline: asyncio.Timeout | None = None
         self._average_bytes = 1.0
         self._tokens: dict[int, int] = {}
@@ -100,15 +114,15 @@ class RelayLoop:
 
     async def _idle(self) -> frozenset[int] | None:
         """Waits for work. Returns the lanes that wake-ups named, or None if any may have work."""
-        until = min(self._poll_at, self._retry_at)
-        if self._retry_at <= until:
-            self._retry_at = inf
+        clock = asyncio.get_running_loop().time
+        until = min(self._poll_at, self._retry_times.earliest)
         # The clock is looked at first: a flood of wake-ups must not put off the poll for ever.
-        if asyncio.get_running_loop().time() < until:
+        if clock() < until:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await self._woken.wait()
                 return self._named
+        self._retry_times.drop_until(clock())
         self._signal(WokenUp(sink=self._sink, source="poll"))
         return None
 
@@ -192,10 +206,12 @@ class RelayLoop:
         pairs = list(zip(batch, outcomes, strict=True))
         accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]
         refused = [self._refused(e, o.reason) for e, o in pairs if isinstance(o, Refused)]
+        deferred = [self._deferrals.defer(e, o.reason) for e, o in pairs if isinstance(o, Deferred)]
         unknown = [(event, o) for event, o in pairs if isinstance(o, Unknown)]
-        if accepted or refused:
+        if accepted or refused or deferred:
             self._outages.sink_is_up()
-        await self._settle(accepted, refused, [event for event, _ in unknown])
+        self._deferrals.accepted(accepted)
+        await self._settle(accepted, [*refused, *deferred], [event for event, _ in unknown])
         not_accepted = [event for event, o in pairs if not isinstance(o, Accepted)]
         await self._suspects.settled(self._tokens, not_accepted)
         self.published += len(accepted)
@@ -204,17 +220,24 @@ class RelayLoop:
                 sink=self._sink,
                 accepted=accepted,
                 refused=len(refused),
+                deferred=len(deferred),
                 unknown=len(unknown),
                 took=took,
             )
         )
-        if not accepted and not refused:
+        if accepted:
+            self._congestion.reset()
+        elif not refused and not deferred:
             await self._outages.sink_is_down(unknown[0][1].reason)
+        elif deferred and len(batch) >= self._limit():
+            # Many events wait for the same sink: trying each of them at once would help nobody.
+            await sleep_unless(self._stopping, self._congestion.next_delay())
         return len(accepted) == len(batch)
 
     async def _publish(self, batch: list[ClaimedEvent]) -> Sequence[Outcome] | None:
         """One outcome per event, or None if the lease ran out meanwhile."""
         envelopes = [event.envelope for event in batch]
+        current_batch.set(CurrentBatch(batch, self._config.error_detail))
         limit = self._config.publish_timeout.total_seconds()
         try:
             async with asyncio.timeout_at(self._held.valid_until) as self._deadline:
@@ -229,7 +252,7 @@ class RelayLoop:
                 except (ConfigurationError, TimeoutError):
                     raise
                 except Exception as error:  # noqa: BLE001 - a publisher that users wrote
-                    return await self._publish_apart(batch, type(error).__name__)
+                    return await self._publish_apart(batch, error)
         except TimeoutError:
             if self._deadline is not None and self._deadline.expired():
                 return None
@@ -237,10 +260,13 @@ class RelayLoop:
         finally:
             self._deadline = None
 
-    async def _publish_apart(self, batch: list[ClaimedEvent], error: str) -> Sequence[Outcome]:
+    async def _publish_apart(
+        self, batch: list[ClaimedEvent], error: Exception
+    ) -> Sequence[Outcome]:
         """The publisher broke its contract and raised; publish one by one to find the cause."""
         if len(batch) == 1:
-            return [Refused(f"the publisher raised {error}")]
+            reason = failure_reason(error, self._config.error_detail)
+            return [Refused(f"the publisher raised {reason}", error)]
         outcomes: list[Outcome] = []
         stopped: set[int] = set()
         for event in batch:
@@ -253,12 +279,8 @@ class RelayLoop:
         return outcomes
 
     def _refused(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
-        attempt = event.retry_count + 1
-        wait = self._config.retry.delay_after(attempt)
-        limit = event.max_retries or self._config.max_retries
-        if limit is not None and attempt >= limit:
-            wait = None
-        return RefusedEvent(event, reason, wait)
+        wait = self._config.wait_after(event.retry_count + 1, event.max_retries)
+        return RefusedEvent(event, one_line(reason)[:MAX_REASON_CHARS], wait)
 
     async def _settle(
         self,
@@ -285,9 +307,10 @@ class RelayLoop:
             self._signal(LeaseWasLost(sink=self._sink, lanes=0, events=lost))
         now = asyncio.get_running_loop().time()
         for item in refused:
-            self._report(item)
+            if item.counted:
+                self._report(item)
             if item.wait is not None:
-                self._retry_at = min(self._retry_at, now + item.wait.total_seconds())
+                self._retry_times.add(now + item.wait.total_seconds())
 
     def _report(self, item: RefusedEvent) -> None:
         envelope, attempt = item.event.envelope, item.event.retry_count + 1

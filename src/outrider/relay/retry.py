@@ -13,28 +13,33 @@ _NOW = timedelta(0)
 
 
 class RetryPolicy(Protocol):
-    """How long to wait after the attempt of this number (from 1); None gives up."""
+    """How long to wait after the attempt of this number (from 1). The limit is `max_retries`."""
 
-    def delay_after(self, attempt: int, /) -> timedelta | None: ...
+    def delay_after(self, attempt: int, /) -> timedelta: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteppedRetry:
-    """Waits that grow by steps; the last attempt is the one after the last wait."""
+    """Waits that grow by steps; the last step repeats."""
 
     steps: tuple[tuple[int, timedelta], ...] = (
         (3, _NOW),
         (3, timedelta(seconds=30)),
         (3, timedelta(minutes=5)),
     )
-    """How many attempts wait how long. More steps outlast longer trouble at the sink."""
+    """How many attempts wait how long. In a relay a wait of zero is one poll interval, except
+    after the first attempt: a short hiccup of the sink must not use up all of them."""
 
-    def delay_after(self, attempt: int, /) -> timedelta | None:
+    def __post_init__(self) -> None:
+        if not self.steps or any(count < 1 or wait < _NOW for count, wait in self.steps):
+            raise ConfigurationError("retry: at least one step, each with a count >= 1, wait >= 0")
+
+    def delay_after(self, attempt: int, /) -> timedelta:
         for count, wait in self.steps:
             if attempt <= count:
                 return wait
             attempt -= count
-        return None
+        return self.steps[-1][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +50,14 @@ class ExponentialRetry:
     """The wait after the first attempt."""
     cap: timedelta = timedelta(minutes=5)
     """The longest wait; a lower cap tries a sink that is back sooner."""
-    attempts: int = 10
-    """How often an event may be refused before it counts as failed."""
     jitter: float = 0.2
     """The part of a wait that is left to chance, from 0 to 1."""
 
     def __post_init__(self) -> None:
-        if not (self.attempts >= 1 and 0 <= self.jitter <= 1 and _NOW < self.first <= self.cap):
-            raise ConfigurationError("retry: attempts >= 1, 0 <= jitter <= 1, 0 < first <= cap")
+        if not (0 <= self.jitter <= 1 and _NOW < self.first <= self.cap):
+            raise ConfigurationError("retry: 0 <= jitter <= 1, 0 < first <= cap")
 
-    def delay_after(self, attempt: int, /) -> timedelta | None:
-        if attempt >= self.attempts:
-            return None
+    def delay_after(self, attempt: int, /) -> timedelta:
         # Compared as factors, since a timedelta cannot double for ever.
         factor = min(2.0 ** min(attempt - 1, 60), self.cap / self.first)
         wait = self.first * factor
