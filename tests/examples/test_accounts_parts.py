@@ -294,6 +294,27 @@ async def test_event_that_is_delivered_twice_at_the_same_moment_leaves_one_profi
         assert (count(database, "profiles"), count(database, "processed_events")) == (1, 2)
 
 
+async def test_event_of_an_unknown_type_is_not_marked_as_published_but_tried_again_and_told(
+    database: Database,
+) -> None:
+    # given: a type that no class of the application has, as after a renamed class
+    app = create_app(settings_of(database))
+    async with client(app):
+        engine = await app.state.dishka_container.get(AsyncEngine)
+        async with AsyncSession(engine) as session, session.begin():
+            OutboxEventDispatcher(session).dispatch([DomainEvent("AccountMade", "account", 7, {})])
+
+        # when
+        async with asyncio.timeout(MAX_WAIT_S):
+            while not event_of(database, "7").retry_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    # then
+    event = event_of(database, "7")
+    assert event.status == "pending"
+    assert "no class with its type has been imported" in str(event.last_error)
+
+
 class Happened(logging.Handler):
     """What the application's parts do, and what the relay says, in one line of time."""
 

@@ -7,14 +7,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from outrider.consumer.handler_runner import HandlerRunner
-from outrider.consumer.subscriptions import Subscriptions
+from outrider.consumer.subscriptions import NO_HANDLER, Subscriptions, unhandled_problems
+from outrider.errors import ConfigurationError
+from outrider.events.codec import EVENT_TYPES
 from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.relay.current_batch import current_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from outrider.consumer.handler_runner import Failure
     from outrider.consumer.scopes import ScopeFactory
+    from outrider.consumer.subscriptions import Unhandled
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventHandler, Inbox
     from outrider.signals import OnSignal
@@ -23,22 +27,31 @@ if TYPE_CHECKING:
 class InProcessPublisher:
     """Calls every handler of an event, each in a scope of its own.
 
-    If a handler fails, the event is refused; a retry calls only the handlers that failed. An event
-    without a handler is accepted. Different aggregates are handled concurrently. With an inbox,
-    handlers take effect once, also after a restart.
+    Without `handlers`, these are the functions and classes that `@handles` registered. If a handler
+    fails, the event is refused; a retry calls only the handlers that failed. Different aggregates
+    are handled concurrently. With an inbox, handlers take effect once, also after a restart.
+
+    An event that no handler subscribed to is accepted, and its type is told once; it is refused
+    with `unhandled="refuse"`, and always if no class with its type has been imported either.
     """
 
     def __init__(
         self,
-        handlers: Iterable[tuple[str, EventHandler]] = (),
+        handlers: Iterable[tuple[str, EventHandler]] | None = None,
         *,
         scope: ScopeFactory | None = None,
         inbox: Inbox | None = None,
         handler_timeout: timedelta | None = timedelta(seconds=10),
         concurrency: int = 16,
+        unhandled: Unhandled = "accept",
         on_signal: OnSignal | None = None,
     ) -> None:
-        self._concurrency = concurrency
+        problems = unhandled_problems(unhandled)
+        if concurrency < 1:
+            problems.append("concurrency must be at least 1")
+        if problems:
+            raise ConfigurationError("in-process publisher: " + "; ".join(problems))
+        self._concurrency, self._unhandled = concurrency, unhandled
         self._handlers = Subscriptions(handlers)
         self._runner = HandlerRunner(
             scope=scope, inbox=inbox, timeout=handler_timeout, on_signal=on_signal
@@ -51,6 +64,7 @@ class InProcessPublisher:
         self._handlers.subscribe_all(event_types, handler)
 
     async def open(self) -> None:
+        self._handlers.open()
         self._runner.check(handler for _, handler in self._handlers)
 
     async def close(self) -> None:
@@ -87,14 +101,31 @@ class InProcessPublisher:
     ) -> None:
         """Deliver the events of one aggregate, up to the first one that is not accepted."""
         for index in indexes:
-            envelope = envelopes[index]
             async with slots:
-                failures = await self._runner.deliver(
-                    envelope, self._handlers.of(envelope.event_type)
-                )
-            outcomes[index] = _outcome(failures)
-            if failures:
+                outcomes[index] = await self._deliver(envelopes[index])
+            if outcomes[index] is not ACCEPTED:
                 return
+
+    async def _deliver(self, envelope: EventEnvelope) -> Outcome:
+        handlers = self._handlers.of(envelope.event_type)
+        if not handlers:
+            return self._settle_unhandled(envelope)
+        batch = current_batch.get()
+        failures = await self._runner.deliver(
+            envelope,
+            handlers,
+            attempt=batch.attempts.get(envelope.event_id, 1),
+            error_detail=batch.error_detail,
+        )
+        return _outcome(failures)
+
+    def _settle_unhandled(self, envelope: EventEnvelope) -> Outcome:
+        if envelope.event_type not in EVENT_TYPES:
+            return Refused(f"{NO_HANDLER}, and no class with its type has been imported")
+        if self._unhandled == "refuse":
+            return Refused(NO_HANDLER)
+        self._runner.tell_unhandled(envelope)
+        return ACCEPTED
 
 
 def _outcome(failures: Sequence[Failure]) -> Outcome:

@@ -16,7 +16,9 @@ from outrider.errors import (
     DatabaseUnavailable,
     DecodeError,
 )
-from outrider.signals import EventHandled
+from outrider.observability.failure_reason import failure_reason
+from outrider.observability.safe_signals import SafeSignals
+from outrider.signals import EventHandled, EventUnhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from outrider.consumer.scopes import ScopeFactory
     from outrider.events.envelope import EventEnvelope
+    from outrider.observability.failure_reason import ErrorDetail
     from outrider.ports import EventHandler, Inbox
     from outrider.signals import OnSignal
 
@@ -43,24 +46,25 @@ class Failure:
     handler: str
     error: BaseException
     verdict: Literal["count", "wait", "never"]
-
-    @property
-    def reason(self) -> str:
-        """Leaves out the text of foreign errors, which may quote the payload."""
-        error = self.error
-        detail = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""
-        return f"{self.handler}: {type(error).__name__}{detail}"
+    reason: str
+    """Without the text of foreign errors, which may quote the payload, unless asked for."""
 
 
-def failure_of(handler: str, error: BaseException) -> Failure:
+def failure_of(handler: str, error: BaseException, detail: ErrorDetail = "place") -> Failure:
+    own = isinstance(error, HandlerMisbehaved | DecodeError)
+    text = f"{type(error).__name__}: {error}" if own else failure_reason(error, detail)
+    return Failure(handler, error, _verdict(error), f"{handler}: {text}")
+
+
+def _verdict(error: BaseException) -> Literal["count", "wait", "never"]:
     match error:
         case DatabaseUnavailable() | BrokerUnavailable() | ConfigurationError():
             # Not the fault of the event. A missing table, for example, must be created first.
-            return Failure(handler, error, "wait")
+            return "wait"
         case DecodeError():
-            return Failure(handler, error, "never")
+            return "never"
         case _:
-            return Failure(handler, error, "count")
+            return "count"
 
 
 class HandlerRunner:
@@ -78,9 +82,11 @@ class HandlerRunner:
         on_signal: OnSignal | None = None,
     ) -> None:
         self._scope, self._inbox, self._on_signal = scope, inbox, on_signal
+        self._safe_signals = SafeSignals()
         self._timeout = timeout.total_seconds() if timeout else None
         self._done: dict[UUID, set[str]] = {}
         self._abandoned: set[asyncio.Task[bool]] = set()
+        self._told_unhandled: set[str] = set()
 
     def check(self, handlers: Iterable[EventHandler]) -> None:
         """Refuse handlers that would fail with every event."""
@@ -99,6 +105,7 @@ class HandlerRunner:
         *,
         attempt: int = 1,
         last: bool = False,
+        error_detail: ErrorDetail = "place",
     ) -> list[Failure]:
         """Call every handler that is not done, also after another handler failed."""
         done = self._done.setdefault(envelope.event_id, set())
@@ -107,19 +114,40 @@ class HandlerRunner:
         failures = []
         for handler in handlers:
             if handler.name not in done:
-                failure = await self._call(handler, envelope, attempt, last=last)
+                failure = await self._call(handler, envelope, attempt, error_detail, last=last)
                 if failure is None:
                     done.add(handler.name)
                 else:
                     failures.append(failure)
         return failures
 
+    def tell_unhandled(self, envelope: EventEnvelope) -> None:
+        """An event without a handler was accepted: tell it once for each event type."""
+        told, event_type = self._told_unhandled, envelope.event_type
+        if event_type in told or len(told) >= _MAX_REMEMBERED_EVENTS:
+            return
+        told.add(event_type)
+        if self._on_signal is not None:
+            self._on_signal(
+                EventUnhandled(
+                    event_id=envelope.event_id,
+                    event_type=event_type,
+                    correlation_id=envelope.metadata.correlation_id,
+                )
+            )
+
     def settled(self, event_id: UUID) -> None:
         """The event is settled: drop the record of its finished handlers."""
         self._done.pop(event_id, None)
 
     async def _call(
-        self, handler: EventHandler, envelope: EventEnvelope, attempt: int, *, last: bool
+        self,
+        handler: EventHandler,
+        envelope: EventEnvelope,
+        attempt: int,
+        detail: ErrorDetail,
+        *,
+        last: bool,
     ) -> Failure | None:
         started = time.perf_counter()
         failure = None
@@ -130,22 +158,20 @@ class HandlerRunner:
         except asyncio.CancelledError:
             raise  # the caller was cancelled; a CancelledError of the handler never gets this far
         except BaseException as error:  # noqa: BLE001 - no error of a handler may stop the others
-            failure = failure_of(handler.name, error)
+            failure = failure_of(handler.name, error, detail)
             gives_up = failure.verdict == "never" or (last and failure.verdict == "count")
             outcome = "dead" if gives_up else "retry"
-        if self._on_signal is not None:
-            self._on_signal(
-                EventHandled(
-                    handler=handler.name,
-                    event_id=envelope.event_id,
-                    event_type=envelope.event_type,
-                    correlation_id=envelope.metadata.correlation_id,
-                    outcome=outcome,
-                    attempt=attempt,
-                    took=timedelta(seconds=time.perf_counter() - started),
-                    reason=failure.reason if failure else None,
-                )
-            )
+        handled = EventHandled(
+            handler=handler.name,
+            event_id=envelope.event_id,
+            event_type=envelope.event_type,
+            correlation_id=envelope.metadata.correlation_id,
+            outcome=outcome,
+            attempt=attempt,
+            took=timedelta(seconds=time.perf_counter() - started),
+            reason=failure.reason if failure else None,
+        )
+        self._safe_signals.send(self._on_signal, handled)
         return failure
 
     async def _call_with_timeout(self, handler: EventHandler, envelope: EventEnvelope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_type_hints
 
@@ -10,6 +11,7 @@ from outrider.consumer.scopes import current_scope
 from outrider.errors import ConfigurationError
 from outrider.events.context import handling
 from outrider.events.event import Event
+from outrider.events.patterns import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _FROM_ENVELOPE: Final = {"EventEnvelope": "envelope", "EventMetadata": "metadata"}
 Function = Callable[..., Any]
+Subscription = tuple[str, "EventHandler"]
+"""An event type, or a pattern of event types, with one handler."""
 Target = TypeVar("Target", bound=Function)
 
 
@@ -33,8 +37,12 @@ class TypedHandler:
     class whose constructor has parameters.
     """
 
-    def __init__(self, target: Function, event_class: type[Event]) -> None:
-        self.name = f"{target.__module__}.{target.__qualname__}"
+    def __init__(
+        self, target: Function, event_class: type[Event], name: str | None = None, place: str = ""
+    ) -> None:
+        self.name = name or _full_name(target)
+        self.place = place
+        """Where it was registered, as module:line."""
         self._target = target
         self._event_class = event_class
         self._is_class = inspect.isclass(target)
@@ -105,6 +113,17 @@ class TypedHandler:
             raise ConfigurationError(f"{self.name} asks for {wanted}, and it runs in no scope")
         return scope
 
+    def __eq__(self, other: object) -> bool:
+        """A function that is registered twice for one event is one handler."""
+        return isinstance(other, TypedHandler) and other._identity == self._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[str, Function, type[Event]]:
+        return self.name, self._target, self._event_class
+
     def __repr__(self) -> str:
         return f"<handler {self.name} of {self._event_class.event_type}>"
 
@@ -113,33 +132,92 @@ class Handlers:
     """Handlers by event type, in the order of their registration."""
 
     def __init__(self) -> None:
-        self._by_type: dict[str, list[EventHandler]] = {}
+        self._all: list[Subscription] = []
 
-    def handles(self, *event_classes: type[Event]) -> Callable[[Target], Target]:
-        """Decorator that registers a function or class as a handler of these events."""
-        for event_class in event_classes:
-            if not issubclass(event_class, Event):
-                raise ConfigurationError(f"@handles takes event classes, not {event_class!r}")
+    def handles(
+        self, *event_classes: type[Event], name: str | None = None
+    ) -> Callable[[Target], Target]:
+        """Decorator that registers a function or class as a handler of these events.
+
+        The inbox, logs and metrics know a handler by its name: that of the function, unless given.
+        """
+        _check_event_classes(event_classes)
 
         def register(target: Target) -> Target:
+            place = _place_of_caller()
             for event_class in event_classes:
-                handler = TypedHandler(target, event_class)
-                self._by_type.setdefault(event_class.event_type, []).append(handler)
+                handler = TypedHandler(target, event_class, name, place)
+                add_handler(self._all, event_class.event_type, handler)
             return target
 
         return register
 
     def of(self, event_type: str) -> list[EventHandler]:
-        return list(self._by_type.get(event_type, ()))
+        return [handler for registered, handler in self._all if registered == event_type]
 
-    def __iter__(self) -> Iterator[tuple[str, EventHandler]]:
-        for event_type, handlers in self._by_type.items():
-            for handler in handlers:
-                yield event_type, handler
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._all)
 
 
 HANDLERS: Final = Handlers()
+"""Filled by `handles`; read by every publisher and consumer that is given no handlers."""
 handles = HANDLERS.handles
+
+
+def add_handler(handlers: list[Subscription], pattern: str, handler: EventHandler) -> None:
+    """Append once. Refuse another handler of the same name: an event would meet only the first."""
+    for other_pattern, other in handlers:
+        if other.name == handler.name and other != handler and overlap(other_pattern, pattern):
+            raise ConfigurationError(
+                f"two handlers of {pattern} are named {handler.name!r}, and the second would never "
+                f"be called: {_place_of(other)} and {_place_of(handler)}; rename one, put "
+                'functools.wraps into its decorator, or write @handles(…, name="…")'
+            )
+    if (pattern, handler) not in handlers:
+        handlers.append((pattern, handler))
+
+
+def _place_of(handler: EventHandler) -> str:
+    kind = type(handler)
+    return getattr(handler, "place", "") or f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _place_of_caller() -> str:
+    """Where the decorator stands that calls our caller, as module:line."""
+    frame = sys._getframe(2)
+    return f"{frame.f_globals.get('__name__')}:{frame.f_lineno}"
+
+
+def _full_name(target: Function) -> str:
+    qualified_name = getattr(target, "__qualname__", None)
+    if qualified_name is None:
+        raise ConfigurationError(
+            f'handler: {type(target).__name__} has no name; write @handles(…, name="…")'
+        )
+    return f"{target.__module__}.{qualified_name}"
+
+
+def _check_event_classes(given: tuple[object, ...]) -> None:
+    if not given:
+        raise ConfigurationError("@handles() names no event class: write @handles(OrderPlaced)")
+    for one in given:
+        if inspect.isclass(one) and issubclass(one, Event):
+            if not hasattr(one, "event_type"):
+                raise ConfigurationError(
+                    f"@handles({one.__name__}): it is no event itself; name the classes derived "
+                    'from it, or subscribe a handler object to "*"'
+                )
+        elif callable(one):
+            name = getattr(one, "__name__", type(one).__name__)
+            raise ConfigurationError(
+                f"@handles takes event classes, not {name}: "
+                f"write @handles(OrderPlaced) above {name}"
+            )
+        else:
+            raise ConfigurationError(
+                f"@handles takes event classes, not {one!r}: import the class of the event, "
+                "and write @handles(OrderPlaced)"
+            )
 
 
 def _required(target: Function) -> list[inspect.Parameter]:

@@ -125,6 +125,9 @@ class EventTypes:
     def __iter__(self) -> Iterator[EventType]:
         return iter(self._by_name.values())
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
     def register(self, added: EventType, *, copy: bool = False) -> None:
         other = self._by_name.get(added.name)
         if other and not copy and _full_name(other.cls) != _full_name(added.cls):

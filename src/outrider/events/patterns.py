@@ -18,3 +18,8 @@ def matches(pattern: str, event_type: str) -> bool:
     if pattern.endswith("*"):
         return event_type.startswith(pattern[:-1])
     return event_type == pattern
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether an event type can match both patterns."""
+    return matches(one, other.removesuffix("*")) or matches(other, one.removesuffix("*"))
