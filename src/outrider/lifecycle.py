@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from outrider.errors import ConfigurationError
+from outrider.observability.safe_signals import SafeSignals
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,10 +49,10 @@ class BackgroundService(ABC):
         self.on_signal = on_signal
         """Receives every signal; None if nobody needs them."""
         self._stopping = asyncio.Event()
+        self._safe_signals = SafeSignals()
 
     def _signal(self, signal: Signal) -> None:
-        if self.on_signal is not None:
-            self.on_signal(signal)
+        self._safe_signals.send(self.on_signal, signal)
 
     @abstractmethod
     async def _run(self, opened: asyncio.Event) -> None:

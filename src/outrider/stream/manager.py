@@ -20,7 +20,7 @@ from outrider.stream.window import Item, Window
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from outrider.signals import OnSignal, Signal
+    from outrider.signals import OnSignal
     from outrider.stream.delivered import DeliveredEvent, DeliveredEvents
 
 T = TypeVar("T")
@@ -43,10 +43,10 @@ class StreamManager(BackgroundService):
         *,
         on_signal: OnSignal | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(on_signal)
         self.config = config or StreamConfig()
         self.window: Window
-        self._events, self._on_signal = events, on_signal
+        self._events = events
         self._write = Frames(self.config.source, self.config.metadata).of
         self._streams: set[Stream] = set()
         self._readers = asyncio.Semaphore(self.config.readers)
@@ -198,7 +198,3 @@ class StreamManager(BackgroundService):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait.total_seconds()):
                 await self._stopping.wait()
-
-    def _signal(self, signal: Signal) -> None:
-        if self._on_signal is not None:
-            self._on_signal(signal)
