@@ -48,6 +48,8 @@ SOURCES = {
     "DeadLettersAndKeeps": "a_dead_letter_is_stored_with_its_reason_and_does_not_come_again",
     "DoesNotStandBy": "a_second_source_stands_by_and_takes_over",
     "DeadStayActive": "what_a_killed_consumer_held_comes_again_oldest_first",
+    "SuspectsNothing": "what_killed_consumers_is_a_suspect_with_the_crashes_that_were_counted",
+    "ForgetsCrashes": "what_killed_consumers_is_a_suspect_with_the_crashes_that_were_counted",
     "AcknowledgesUpTo": "acknowledging_out_of_order_loses_nothing",
     "IgnoresTheLimit": "no_more_is_received_than_asked_for",
     "LosesWhenCancelled": "cancelling_receive_loses_nothing",
@@ -112,8 +114,8 @@ async def test_consumer_that_fails_before_it_is_killed_is_told() -> None:
     group = MemoryGroup()
     await group.send(events(1))
 
-    await crash(group.source, 1, 1)
+    await crash(group.source, 1, 1, ())
     await group.stop()
 
     with pytest.raises(AssertionError, match="BrokerUnavailable"):
-        await crash(group.source, 1, 1)
+        await crash(group.source, 1, 1, ())

@@ -209,24 +209,6 @@ async def test_database_that_is_away_costs_no_attempts(broker: MemoryBroker) -> 
     assert broker.dead_letters == []
 
 
-@pytest.mark.fault("E2")
-async def test_message_that_killed_consumers_too_often_is_set_aside_unseen(
-    broker: MemoryBroker,
-) -> None:
-    handler = RecordingHandler()
-    await send(broker, event())
-    for _ in range(3):
-        dying = broker.source()
-        await dying.receive(1)
-        await dying.close()
-
-    async with consuming(broker, handler, max_deliveries=3):
-        await until(lambda: bool(broker.dead_letters))
-
-    assert handler.handled == []
-    assert broker.dead_letters[0].reason == "was handed out 4 times"
-
-
 async def test_broker_that_goes_away_and_comes_back_loses_nothing(broker: MemoryBroker) -> None:
     store = MemoryProcessedEvents()
     go_on, started = asyncio.Event(), asyncio.Event()

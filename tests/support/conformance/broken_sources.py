@@ -105,6 +105,19 @@ class DeadStayActive(MemorySource):
         await super().open()
 
 
+class SuspectsNothing(MemorySource):
+    async def receive(self, limit: int, /) -> Sequence[Delivery]:
+        found = await super().receive(limit)
+        for delivery in found:
+            delivery.suspect = False
+        return found
+
+
+class ForgetsCrashes(MemorySource):
+    async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        delivery.crash_count += by
+
+
 class AcknowledgesUpTo(MemorySource):
     """Takes an acknowledgement for that of all before it."""
 

@@ -13,8 +13,8 @@ from outrider import BrokerUnavailable, EventEnvelope
 from outrider.events.cloudevents import to_attributes
 from outrider.ports import EventHandler, EventPublisher, EventSource
 from outrider.testing.conformance import DeadLetter, SinkHarness, SourceHarness, StoredMessage
+from outrider.testing.conformance.crash import consume
 from outrider.testing.conformance.events import event
-from outrider.testing.conformance.receiving import receive_some
 from outrider.testing.memory_broker import MemoryBroker, MemoryPublisher, MemorySource
 
 REFUSED = "refused by request"
@@ -80,17 +80,10 @@ class MemoryGroup(SourceHarness):
     async def start(self) -> None:
         self.broker.start()
 
-    async def crash(self, receive: int, acknowledge: int, /) -> None:
+    async def crash(self, receive: int, acknowledge: int, adjust: Sequence[int] = (), /) -> None:
         """Drop the source without closing it, since a killed process would lose the broker, too."""
-        await self._abandon(receive, acknowledge)
+        await consume(self.source(), receive, acknowledge, adjust)
         gc.collect()
-
-    async def _abandon(self, receive: int, acknowledge: int) -> None:
-        source = self.source()
-        await source.open()
-        deliveries = await receive_some(source, receive)
-        for delivery in deliveries[:acknowledge]:
-            await source.acknowledge(delivery)
 
 
 class HandlerSink(SinkHarness):

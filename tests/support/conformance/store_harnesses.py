@@ -29,7 +29,8 @@ class SqlHarness(StoreHarness):
 
     async def rows(self, sink: str = DEFAULT_SINK) -> list[StoredRow]:
         c = Outbox().tables.outbox.c
-        shown = c.id, c.status, c.retry_count, c.crash_count, c.last_error, c.delivery_number
+        counts = c.retry_count, c.crash_count
+        shown = c.id, c.status, *counts, c.last_error, c.delivery_number, c.attempts
         query = select(*shown).where(c.sink == sink).order_by(c.position)
         async with self._engine.connect() as connection:
             return [
@@ -40,6 +41,7 @@ class SqlHarness(StoreHarness):
                     crash_count=row.crash_count,
                     last_error=row.last_error,
                     delivery_number=row.delivery_number,
+                    attempts=row.attempts,
                 )
                 for row in await connection.execute(query)
             ]
@@ -75,6 +77,7 @@ class MemoryHarness(StoreHarness):
                 crash_count=row.crash_count,
                 last_error=row.last_error,
                 delivery_number=row.delivery_number,
+                attempts=row.attempts,
             )
             for row in self._outbox.of_sink(sink).rows
         ]

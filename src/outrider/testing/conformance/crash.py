@@ -7,21 +7,23 @@ import os
 import signal
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from outrider.testing.conformance import timing
 from outrider.testing.conformance.receiving import receive_some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Sequence
 
     from outrider.ports import EventSource
 
 _DONE: Final = b"done"
 
 
-async def crash(source: Callable[[], EventSource], receive: int, acknowledge: int) -> None:
-    """Fork a consumer, let it receive and acknowledge, and kill it.
+async def crash(
+    source: Callable[[], EventSource], receive: int, acknowledge: int, adjust: Sequence[int]
+) -> None:
+    """Fork a consumer, let it `consume`, and kill it.
 
     A fork needs no pickling of the test's objects.
     """
@@ -31,7 +33,7 @@ async def crash(source: Callable[[], EventSource], receive: int, acknowledge: in
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _run_child(source, receive, acknowledge, writer)
+        _run_child(consume(source(), receive, acknowledge, adjust), writer)
     os.close(writer)
     try:
         async with asyncio.timeout(2 * timing.max_wait_s):
@@ -44,24 +46,27 @@ async def crash(source: Callable[[], EventSource], receive: int, acknowledge: in
         raise AssertionError(f"the process failed before it was killed:\n{said.decode()}")
 
 
-def _run_child(
-    source: Callable[[], EventSource], receive: int, acknowledge: int, writer: int
-) -> NoReturn:
-    try:
-        asyncio.run(_consume(source, receive, acknowledge, writer))
-    except BaseException:  # noqa: BLE001 - whatever it is, this process never returns to the test
-        os.write(writer, traceback.format_exc().encode())
-    finally:
-        os._exit(1)
-
-
-async def _consume(
-    make: Callable[[], EventSource], receive: int, acknowledge: int, writer: int
+async def consume(
+    source: EventSource, receive: int, acknowledge: int, adjust: Sequence[int]
 ) -> None:
-    source = make()
+    """Receive, acknowledge, and adjust the crash count of the next message by each of these."""
     await source.open()
     deliveries = await receive_some(source, receive)
     for delivery in deliveries[:acknowledge]:
         await source.acknowledge(delivery)
-    os.write(writer, _DONE)
-    await asyncio.Event().wait()
+    for by in adjust:
+        await source.adjust_crash_count(deliveries[acknowledge], by)
+
+
+def _run_child(consuming: Coroutine[Any, Any, None], writer: int) -> NoReturn:
+    async def run() -> None:
+        await consuming
+        os.write(writer, _DONE)
+        await asyncio.Event().wait()
+
+    try:
+        asyncio.run(run())
+    except BaseException:  # noqa: BLE001 - whatever it is, this process never returns to the test
+        os.write(writer, traceback.format_exc().encode())
+    finally:
+        os._exit(1)

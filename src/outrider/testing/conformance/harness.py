@@ -91,9 +91,10 @@ class SourceHarness(ABC):
     async def start(self) -> None:
         """Start it again on the same data; return when it answers. Harmless if it runs."""
 
-    async def crash(self, receive: int, acknowledge: int, /) -> None:
+    async def crash(self, receive: int, acknowledge: int, adjust: Sequence[int] = (), /) -> None:
         """A consumer receives some messages, acknowledges the first ones, and is killed.
 
-        It runs in a process of its own; override it only if the broker is part of this process.
+        Before, it adjusts the crash count of the first unacknowledged one by each of `adjust`. It
+        runs in a process of its own; override it only if the broker is part of this process.
         """
-        await crash(self.source, receive, acknowledge)
+        await crash(self.source, receive, acknowledge, adjust)

@@ -108,6 +108,28 @@ class SourceSuite:
         again = envelopes_of(await receive_left(source, "a"))
         assert again in [batch[acknowledged:] for acknowledged in range(4)]
 
+    async def test_what_killed_consumers_is_a_suspect_with_the_crashes_that_were_counted(
+        self, source: SourceHarness
+    ) -> None:
+        batch, again = events(5), list[Delivery]()
+        async with receiving(source):
+            await source.send(batch)
+
+        await source.crash(5, 0)
+        await source.crash(1, 0, [1])
+        await source.crash(1, 0, [1, 1, -1])
+
+        async with receiving(source) as consumer, deadline():
+            while len(again) < len(batch):
+                for delivery in await receive(consumer, len(batch)):
+                    await consumer.acknowledge(delivery)
+                    again.append(delivery)
+        assert envelopes_of(again) == batch
+        assert [(each.suspect, each.crash_count) for each in again] == [
+            (True, 2),
+            *[(True, 0)] * 4,
+        ]
+
     async def test_acknowledging_out_of_order_loses_nothing(self, source: SourceHarness) -> None:
         batch = events(5)
 
