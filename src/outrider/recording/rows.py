@@ -11,6 +11,7 @@ import msgspec
 
 from outrider.lanes import LANES, aggregate_key
 from outrider.ports import DEFAULT_SINK
+from outrider.recording.hidden_values import hidden_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +80,7 @@ def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
     )
 
 
+@hidden_values()
 def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
     """Insert all rows with one statement. It needs only the INSERT privilege."""
     dialect = connection.dialect
