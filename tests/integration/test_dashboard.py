@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -117,6 +118,27 @@ async def test_event_tells_its_story(database: AsyncEngine) -> None:
     assert [line["event_id"] for line in led["causes"]] == [str(cause.event_id)]
     assert "PublishRefused: too large" in failed
     assert "effect.made" in tree
+
+
+async def test_event_shows_its_last_attempts_with_time_and_reason(database: AsyncEngine) -> None:
+    await record(database, changed := event().to_envelope())
+    await fail(database, "thing.changed", "book: KeyError at shop.py:2 in book")
+    attempts = [
+        {"attempt": n, "at": f"2026-01-0{n}T10:00:00+00:00", "reason": f"reason {n}"}
+        for n in (1, 2)
+    ]
+    await run(database, "UPDATE outbox SET attempts = :kept", kept=json.dumps(attempts))
+
+    async with page_of(database) as page:
+        story = (await page.get(f"/api/events/{changed.event_id}")).json()
+        shown = (await page.get(f"/events/{changed.event_id}")).text
+
+    refused = [step for step in story["timeline"] if step["what"] == "refused"]
+    assert [(step["at"], step["error"]) for step in refused] == [
+        (each["at"], each["reason"]) for each in attempts
+    ]
+    assert story["attempts"] == [{**each, "sink": "default"} for each in attempts]
+    assert all(f"reason {n}" in shown and f"2026-01-0{n} 10:00:00" in shown for n in (1, 2))
 
 
 async def test_failed_events_are_retried_by_group_after_the_impact_was_named(

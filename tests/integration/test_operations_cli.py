@@ -196,6 +196,28 @@ def test_show_tells_the_story_of_an_event_and_its_payload_only_if_asked(
     assert "there is no event" in unknown.stderr
 
 
+def test_show_lists_the_last_attempts_with_time_and_reason(database: Database) -> None:
+    keep = (
+        """UPDATE outbox SET attempts = '[{"attempt": 9, "at": "2026-01-02T10:00:00+00:00", """
+        """"reason": "KeyError at shop.py:2"}]' WHERE position = 1"""
+    )
+    ids = filled(database, FAILED, keep)
+
+    shown, told = outrider(database, "show", ids[0]).stdout, facts(database, "show", ids[0])
+
+    assert "refused attempts" in shown
+    assert "KeyError at shop.py:2" in shown
+    assert told["attempts"] == [
+        {
+            "sink": "default",
+            "attempt": 9,
+            "at": "2026-01-02T10:00:00+00:00",
+            "reason": "KeyError at shop.py:2",
+        }
+    ]
+    assert facts(database, "show", ids[1])["attempts"] == []
+
+
 def test_bulk_action_names_the_count_and_waits_for_an_answer(database: Database) -> None:
     filled(database, FAILED)
 

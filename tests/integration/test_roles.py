@@ -116,7 +116,7 @@ def test_relay_may_settle_but_not_change_or_invent_events(
     for allowed in (
         "SELECT * FROM app.outbox FOR UPDATE SKIP LOCKED",
         "UPDATE app.outbox SET status = 'failed', retry_count = 1, crash_count = 1, "
-        "next_retry_at = now(), last_error = 'no', published_at = now(), delivery_number = 1",
+        "next_retry_at = now(), last_error = 'no', attempts = '[]', published_at = now(), delivery_number = 1",
         "INSERT INTO app.outbox_lanes (sink, lane) VALUES ('default', 1) ON CONFLICT DO NOTHING",
         "SELECT * FROM app.outbox_lanes FOR UPDATE SKIP LOCKED",
         "UPDATE app.outbox_sinks SET last_delivery_number = last_delivery_number + 1",
@@ -175,7 +175,7 @@ def test_reader_may_follow_deliveries_and_nothing_else(roles: dict[str, str]) ->
 def test_page_sees_no_payload_and_changes_nothing(roles: dict[str, str]) -> None:
     page = roles["page"]
 
-    assert attempt(page, "SELECT event_type, last_error, metadata FROM app.outbox")
+    assert attempt(page, "SELECT event_type, last_error, attempts, metadata FROM app.outbox")
     assert attempt(page, "SELECT * FROM app.outbox_actions")
     for refused in (
         "SELECT payload FROM app.outbox",

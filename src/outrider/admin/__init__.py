@@ -10,6 +10,7 @@ from outrider.admin.summaries import (
     FailureGroup,
     LaneSummary,
     Page,
+    RefusedAttempt,
     RelaySummary,
     SinkSummary,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "OutboxRepair",
     "OutboxRepository",
     "Page",
+    "RefusedAttempt",
     "RelaySummary",
     "Replay",
     "SinkSummary",

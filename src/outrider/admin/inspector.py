@@ -21,6 +21,7 @@ from outrider.admin.summaries import (
     FailureGroup,
     LaneSummary,
     Page,
+    RefusedAttempt,
     RelaySummary,
     SinkSummary,
 )
@@ -130,6 +131,17 @@ class OutboxInspector:
         async with self._connect() as db:
             rows = await db.execute(self._select().where(self._outbox.c.id == event_id))
             return [_summary(row) for row in rows.all()]
+
+    async def attempts(self, event_id: UUID) -> list[RefusedAttempt]:
+        """The last refused attempts at each of its sinks, with time and reason; oldest first."""
+        c = self._outbox.c
+        async with self._connect() as db:
+            rows = await db.execute(select(c.sink, c.attempts).where(c.id == event_id))
+            return [
+                RefusedAttempt(**{**kept, "sink": sink, "at": datetime.fromisoformat(kept["at"])})
+                for sink, attempts in rows
+                for kept in attempts or ()
+            ]
 
     async def payload(self, event_id: UUID) -> JsonObject | None:
         return await self._json(event_id, "payload")

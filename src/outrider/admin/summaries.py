@@ -84,6 +84,17 @@ class EventSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefusedAttempt:
+    """One attempt to publish an event that the sink refused."""
+
+    sink: str
+    attempt: int
+    """Its number; a retry by a person counts from 1 again."""
+    at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """Events, newest first; pass `older` as `before` to get the next page, None at the end."""
 

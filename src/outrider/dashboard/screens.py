@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from starlette.requests import Request
 
-    from outrider.admin.summaries import EventSummary, FailureGroup
+    from outrider.admin.summaries import EventSummary, FailureGroup, RefusedAttempt
     from outrider.dashboard.guard import Access
     from outrider.dashboard.redaction import Redaction
     from outrider.events.strict_json import JsonObject
@@ -70,9 +70,12 @@ class Screens:
         # A payload that may not be shown is not read from the database.
         payload = await self._inspector.payload(event_id) if readable else None
         metadata = await self._inspector.metadata(event_id) or {}
+        attempts = await self._inspector.attempts(event_id)
+        handled = await self._inspector.handled_by(event_id)
         data = {
             "event": events,
-            "timeline": _timeline(events, await self._inspector.handled_by(event_id)),
+            "attempts": attempts,
+            "timeline": _timeline(events, attempts, handled),
             "metadata": self._redaction.metadata(metadata, readable=readable),
             "payload": self._redaction.payload(payload),
             "payload_hidden": not readable,
@@ -166,7 +169,9 @@ def _number(request: Request, name: str, maximum: int) -> int | None:
 
 
 def _timeline(
-    events: Sequence[EventSummary], handled: Sequence[tuple[str, datetime]]
+    events: Sequence[EventSummary],
+    attempts: Sequence[RefusedAttempt],
+    handled: Sequence[tuple[str, datetime]],
 ) -> list[JsonObject]:
     """The steps of an event: past steps in order, then the next attempt."""
     first = events[0]
@@ -175,9 +180,14 @@ def _timeline(
         {"at": first.created_at, "what": "recorded", "note": f"position {first.position}"},
     ]
     for event in events:
-        if event.retry_count or event.last_error or event.crash_count:
+        kept = [each for each in attempts if each.sink == event.sink]
+        for each in kept:
+            note = f"{event.sink}, attempt {each.attempt}"
+            steps.append({"at": each.at, "what": "refused", "note": note, "error": each.reason})
+        if event.crash_count or (not kept and (event.retry_count or event.last_error)):
             note = f"{event.sink}: {event.retry_count} attempts used, {event.crash_count} crashes"
-            steps.append({"at": None, "what": "refused", "note": note, "error": event.last_error})
+            error = None if kept else event.last_error
+            steps.append({"at": None, "what": "refused", "note": note, "error": error})
         if event.status in _FINAL_STATUSES:
             note = (
                 event.sink

@@ -16,6 +16,7 @@ from outrider.ports import DEFAULT_SINK
 from outrider.recording.routing import Routes
 from outrider.recording.rows import row_of
 from outrider.store.claimed_events import event_of
+from outrider.store.schema.tables import MAX_ATTEMPT_CHARS, MAX_ATTEMPTS_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from outrider.events.event import Event
+    from outrider.events.strict_json import JsonObject
     from outrider.outcomes import ClaimedEvent, RefusedEvent
     from outrider.recording.rows import Row
 
@@ -42,6 +44,15 @@ class MemoryRow:
     last_error: str | None = None
     published_at: datetime | None = None
     delivery_number: int | None = None
+    attempts: list[JsonObject] | None = None
+
+    def add_attempt(self, at: datetime, reason: str) -> None:
+        attempt = {
+            "attempt": self.retry_count + 1,
+            "at": at.isoformat(),
+            "reason": reason[:MAX_ATTEMPT_CHARS],
+        }
+        self.attempts = [*(self.attempts or ()), attempt][-MAX_ATTEMPTS_KEPT:]
 
     def claimed(self) -> ClaimedEvent:
         row, counts = self.event, (self.retry_count, self.crash_count, self.max_retries)
@@ -211,6 +222,8 @@ class MemoryOutboxStore:
             row.delivery_number = next(self._own.deliveries)
         back = [(row, item) for item in refused if (row := mine.get(item.event.position))]
         for row, item in back:
+            if item.counted:
+                row.add_attempt(now, item.reason)
             row.retry_count, row.last_error = row.retry_count + item.counted, item.reason
             row.next_retry_at = None if item.wait is None else now + item.wait
             row.status = "failed" if item.wait is None else "pending"

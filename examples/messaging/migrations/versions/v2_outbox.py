@@ -10,8 +10,8 @@ names = OutboxNames(table="outbox_events")
 
 
 def upgrade() -> None:
-    outbox.upgrade(op, names=names, to=3)
+    outbox.upgrade(op, names=names, to=4)
 
 
 def downgrade() -> None:
-    outbox.downgrade(op, names=names, since=3)
+    outbox.downgrade(op, names=names, since=4)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from outrider.admin.summaries import RefusedAttempt
     from outrider.store.schema.names import OutboxNames
 
 
@@ -53,7 +54,7 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
 def show(
     *, event_id: UUID, database: URL, names: OutboxNames, payload: bool, as_json: bool
 ) -> None:
-    """Show one event: its status at each sink, its neighbours, and the events it caused.
+    """Show one event: its status and its last attempts at each sink, its neighbours, its effects.
 
     \b
     outrider show 0195d0a2-0000-7000-8000-000000000001
@@ -64,6 +65,7 @@ def show(
         lines = await inspector.event(event_id)
         facts: dict[str, Any] = {"event": lines}
         if lines:
+            facts["attempts"] = await inspector.attempts(event_id)
             facts["neighbours"] = await inspector.neighbours(lines[0])
             facts["caused"] = await inspector.caused_by(lines)
         if payload:
@@ -76,7 +78,10 @@ def show(
     if as_json:
         print_result(facts, None, as_json=True)
         return
-    for title in ("event", "neighbours", "caused"):
+    print_result(None, _events("event", facts["event"]), as_json=False)
+    if facts["attempts"]:
+        print_result(None, _attempts(facts["attempts"]), as_json=False)
+    for title in ("neighbours", "caused"):
         print_result(None, _events(title, facts[title]), as_json=False)
     if payload:
         print_result(None, str(facts["payload"]), as_json=False)
@@ -109,6 +114,11 @@ def _events(title: str, lines: list[Any]) -> Table:
         for line in lines
     ]
     return table(title, heads, rows)
+
+
+def _attempts(attempts: list[RefusedAttempt]) -> Table:
+    rows = [(each.sink, each.attempt, each.at, each.reason) for each in attempts]
+    return table("refused attempts", ("sink", "attempt", "time", "reason"), rows)
 
 
 def _action(verb: str, text: str, example: str) -> click.Command:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from outrider.store.schema.tables import FAILED, PENDING, PUBLISHED
+from outrider.store.schema.tables import (
+    FAILED,
+    MAX_ATTEMPT_CHARS,
+    MAX_ATTEMPTS_KEPT,
+    PENDING,
+    PUBLISHED,
+)
 
 # $1 is the sink everywhere. Time is clock_timestamp(), since now() stands still in a transaction.
 
@@ -31,10 +37,20 @@ WHERE settled.position = done.at AND settled.status = '{PENDING}'
     AND done.lane IN (SELECT lane FROM owned)
 """  # noqa: S608
 # … $5 positions, $6 their lanes, $7 waits or null for failed, $8 reasons, $9 whether counted
+_ATTEMPTS = f"""
+CASE
+    WHEN jsonb_typeof(attempts) IS DISTINCT FROM 'array' THEN '[]'
+    WHEN jsonb_array_length(attempts) >= {MAX_ATTEMPTS_KEPT} THEN attempts - 0
+    ELSE attempts
+END || jsonb_build_object(
+    'attempt', retry_count + 1, 'at', clock_timestamp(),
+    'reason', left(refused.reason, {MAX_ATTEMPT_CHARS})
+)"""
 REFUSE = f"""
 WITH {_OWNED}
 UPDATE {{outbox}} AS settled
 SET retry_count = retry_count + refused.counted::integer, last_error = refused.reason,
+    attempts = CASE WHEN refused.counted THEN {_ATTEMPTS} ELSE attempts END,
     next_retry_at = clock_timestamp() + refused.wait,
     status = CASE WHEN refused.wait IS NULL THEN '{FAILED}' ELSE status END
 FROM unnest($5::bigint[], $6::smallint[], $7::interval[], $8::text[], $9::boolean[])

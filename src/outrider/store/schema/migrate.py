@@ -37,6 +37,7 @@ RELAY_COLUMNS: Final = (
     "crash_count",
     "next_retry_at",
     "last_error",
+    "attempts",
     "published_at",
     "delivery_number",
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID  # noqa: TC003 - SQLAlchemy reads the annotations of mapped classes
 
+import msgspec
 from sqlalchemy import (
     DDL,
     JSON,
@@ -32,8 +33,13 @@ from sqlalchemy.orm import registry
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, InvalidEvent
+from outrider.events.codec import parse_payload
+from outrider.events.context import current_metadata
+from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.events.ids import EventId
 from outrider.events.strict_json import JsonObject  # noqa: TC001 - as above
+from outrider.lanes import LANES, aggregate_key
 from outrider.ports import DEFAULT_SINK
 from outrider.store.schema.names import OutboxNames
 
@@ -47,6 +53,10 @@ PENDING: Final = "pending"
 PUBLISHED: Final = "published"
 FAILED: Final = "failed"
 DISCARDED: Final = "discarded"
+MAX_ATTEMPTS_KEPT: Final = 10
+"""How many refused attempts of an event its row remembers."""
+MAX_ATTEMPT_CHARS: Final = 500
+"""How much of its reason a remembered attempt keeps; `last_error` has the last one in full."""
 # The text that SQLAlchemy stores for a datetime in SQLite; it sorts by time.
 SQLITE_NOW: Final = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
 
@@ -84,11 +94,13 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC)
 
 
+_TABLES: Final = "outrider.tables"
 _AUTOVACUUM: Final = DDL(  # type: ignore[no-untyped-call]
     "ALTER TABLE %(fullname)s SET (autovacuum_vacuum_scale_factor = 0.01, "
     "autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.02)"
 )
 _Json = JSON().with_variant(JSONB(), "postgresql")
+_NullableJson = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 _Position = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -101,6 +113,7 @@ class OutboxTables:
         self.names = names or OutboxNames()
         self.metadata = metadata if metadata is not None else MetaData()
         self.outbox = self._outbox()
+        self.outbox.info[_TABLES] = self
         self.lanes = self._table(
             "lanes",
             Column("sink", Text, primary_key=True),
@@ -180,6 +193,7 @@ class OutboxTables:
             Column("last_error", Text),
             Column("published_at", UtcDateTime),
             Column("delivery_number", BigInteger),
+            Column("attempts", _NullableJson),
             # An event has one row for each of its sinks.
             UniqueConstraint("id", "sink"),
             sqlite_autoincrement=True,
@@ -215,22 +229,36 @@ def _partial_index(name: str, condition: str, *columns: ColumnElement[object]) -
     return Index(name, *columns, postgresql_where=where, sqlite_where=where)
 
 
-@dataclass(kw_only=True)
-class OutboxRecord:
-    """One row of the outbox, for reading and repairing through the ORM."""
+_WRITTEN_BY_PRODUCERS: Final = {
+    *("aggregate_type", "aggregate_id", "sink", "event_version", "max_retries"),
+}
 
-    id: UUID
-    lane: int
-    aggregate_key: int
+
+def _current_metadata() -> JsonObject:
+    return cast("JsonObject", msgspec.to_builtins(current_metadata()))
+
+
+@dataclass(kw_only=True, eq=False)
+class OutboxRecord:
+    """One row of the outbox as an ORM object: to write an event by hand, to read and to repair.
+
+    A new one needs a type, a payload (JSON text is fine, too) and the time of occurrence. Without
+    an aggregate it is an aggregate of its own. Add it to a session: it stays in `session.new`, can
+    be changed or expunged there, and is inserted just before the commit, like recorded events.
+    """
+
     event_type: str
-    aggregate_type: str
-    aggregate_id: str
     payload: JsonObject = field(repr=False)
     occurred_at: datetime
+    id: UUID = field(default_factory=EventId.new)
+    aggregate_type: str = ""
+    aggregate_id: str = ""
+    lane: int = field(init=False)
+    aggregate_key: int = field(init=False)
     position: int | None = None
     sink: str = DEFAULT_SINK
     event_version: int = 1
-    metadata: JsonObject = field(default_factory=dict, repr=False)
+    metadata: JsonObject = field(default_factory=_current_metadata, repr=False)
     created_at: datetime | None = None
     status: str = PENDING
     retry_count: int = 0
@@ -240,6 +268,59 @@ class OutboxRecord:
     last_error: str | None = None
     published_at: datetime | None = None
     delivery_number: int | None = None
+    attempts: list[JsonObject] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        given: object = self.payload
+        if isinstance(given, str):
+            self.payload = parse_payload(given, str(self.event_type))
+        self.aggregate_type = self.aggregate_type or str(self.event_type).partition(".")[0]
+        self.aggregate_id = self.aggregate_id or str(self.id)
+        self.checked_envelope()
+        key = aggregate_key(self.sink, self.aggregate_type, self.aggregate_id)
+        self.lane, self.aggregate_key = key % LANES, key
+
+    def checked_envelope(self) -> EventEnvelope:
+        """The event of a new record; raises InvalidEvent if a field cannot be stored."""
+        for name, default in _WRITTEN_BY_RELAYS.items():
+            if getattr(self, name) not in (default, None):
+                raise InvalidEvent(
+                    f"{self.event_type}: {name}: the relay writes it; leave it out of a new record"
+                )
+        payload: object = self.payload
+        if not isinstance(payload, dict):
+            kind = type(payload).__name__
+            raise InvalidEvent(f"{self.event_type}: payload: expected a dict, got {kind}")
+        return EventEnvelope(
+            event_id=self.id,
+            event_type=self.event_type,
+            event_version=self.event_version,
+            aggregate_type=self.aggregate_type,
+            aggregate_id=self.aggregate_id,
+            occurred_at=self.occurred_at,
+            payload=payload,
+            metadata=_metadata_of(self),
+        )
+
+
+_WRITTEN_BY_RELAYS: Final = {
+    each.name: each.default
+    for each in fields(OutboxRecord)
+    if each.default is not MISSING and each.name not in _WRITTEN_BY_PRODUCERS
+}
+
+
+def _metadata_of(record: OutboxRecord) -> EventMetadata:
+    try:
+        return msgspec.convert(record.metadata, EventMetadata)
+    except msgspec.ValidationError as error:
+        raise InvalidEvent(f"{record.event_type}: metadata: {error}") from None
+
+
+def mapped_tables() -> OutboxTables | None:
+    """The tables that OutboxRecord is mapped onto; None before `map_outbox`."""
+    mapped = inspect(OutboxRecord, raiseerr=False)
+    return None if mapped is None else mapped.local_table.info[_TABLES]
 
 
 def map_outbox(tables: OutboxTables | None = None, mapper_registry: registry | None = None) -> None:

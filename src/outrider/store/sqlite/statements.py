@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.dialects.sqlite import aiosqlite
 
-from outrider.store.schema.tables import FAILED, PENDING, PUBLISHED, SQLITE_NOW
+from outrider.store.schema.tables import (
+    FAILED,
+    MAX_ATTEMPT_CHARS,
+    MAX_ATTEMPTS_KEPT,
+    PENDING,
+    PUBLISHED,
+    SQLITE_NOW,
+)
 
 if TYPE_CHECKING:
     from outrider.store.schema.names import OutboxNames
@@ -74,8 +81,22 @@ UPDATE {{outbox}} SET status = '{PUBLISHED}', published_at = {SQLITE_NOW}, next_
     delivery_number = :delivery_number
 WHERE position = :position AND status = '{PENDING}' AND {_OWNED}
 """  # noqa: S608
+_ATTEMPTS = f"""
+json_insert(
+    CASE
+        WHEN json_type(attempts) IS NOT 'array' THEN '[]'
+        WHEN json_array_length(attempts) >= {MAX_ATTEMPTS_KEPT} THEN json_remove(attempts, '$[0]')
+        ELSE attempts
+    END,
+    '$[#]',
+    json_object(
+        'attempt', retry_count + 1, 'at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
+        'reason', substr(:reason, 1, {MAX_ATTEMPT_CHARS})
+    )
+)"""
 REFUSE = f"""
 UPDATE {{outbox}} SET retry_count = retry_count + :counted, last_error = :reason,
+    attempts = CASE WHEN :counted THEN {_ATTEMPTS} ELSE attempts END,
     next_retry_at = CASE WHEN :wait IS NULL THEN NULL ELSE {_THEN} END,
     status = CASE WHEN :wait IS NULL THEN '{FAILED}' ELSE status END
 WHERE position = :position AND status = '{PENDING}' AND {_OWNED}

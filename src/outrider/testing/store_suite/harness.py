@@ -18,6 +18,7 @@ from outrider.ports import DEFAULT_SINK
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from outrider.events.strict_json import JsonObject
     from outrider.lanes import LaneLease
     from outrider.outcomes import ClaimedEvent, RefusedEvent
     from outrider.ports import RelayStore
@@ -37,6 +38,7 @@ class StoredRow:
     crash_count: int = 0
     last_error: str | None = None
     delivery_number: int | None = None
+    attempts: Sequence[JsonObject] | None = None
 
 
 class StoreHarness(ABC):

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from outrider.outcomes import RefusedEvent
+from outrider.store.schema.tables import MAX_ATTEMPT_CHARS
 from outrider.testing.store_suite.harness import ALL, happened, ids, relay_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,28 @@ class SettleSuite:
             row = (await store_harness.rows())[0]
             assert (row.status, row.retry_count, row.last_error) == ("pending", 0, "full")
             assert ids(await relay.store.claim(ALL, 10)) == ids(events[2:])
+
+    async def test_last_ten_attempts_are_kept_with_number_time_and_reason(
+        self, store_harness: StoreHarness
+    ) -> None:
+        await store_harness.record(happened(1, 2))
+        at_once, reason = timedelta(0), "no" * 1_000
+        async with relay_of(store_harness) as relay:
+            for number in range(1, 13):
+                claimed = (await relay.store.claim(ALL, 10))[0]
+                await relay.settle([], [RefusedEvent(claimed, f"{number}: {reason}", at_once)])
+                waits = [RefusedEvent(claimed, "not now", at_once, counted=False)]
+                await relay.settle([], waits)
+
+            refused, untouched = await store_harness.rows()
+            attempts = refused.attempts or ()
+            assert [attempt["attempt"] for attempt in attempts] == list(range(3, 13))
+            assert attempts[0]["reason"].startswith("3: nono")
+            assert all(len(attempt["reason"]) == MAX_ATTEMPT_CHARS for attempt in attempts)
+            times = [datetime.fromisoformat(attempt["at"]) for attempt in attempts]
+            assert times == sorted(times)
+            assert abs(times[-1] - datetime.now(UTC)) < timedelta(minutes=5)
+            assert untouched.attempts is None
 
     async def test_crashes_are_counted_before_the_attempt_and_taken_back(
         self, store_harness: StoreHarness
