@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Any
+from types import new_class
+from typing import Any, Literal
 
 import pytest
 
-from outrider.events.catalog import asyncapi, breaking_changes, catalog
-from outrider.events.codec import EVENT_TYPES
+from outrider import DecodeError, DomainEvent, serialize_event
+from outrider.events.catalog import CatalogChanges, asyncapi, catalog, compare
+from outrider.events.codec import EVENT_TYPES, UNREADABLE
 from tests.support.shop import Everything, OrderPlaced
 
 NAMES = ("order.placed", "thing.happened", "tree.planted")
@@ -34,7 +37,7 @@ def test_every_type_has_version_aggregate_and_schema(before: dict[str, Any]) -> 
 
 
 def test_nothing_breaks_when_nothing_changed(before: dict[str, Any]) -> None:
-    assert breaking_changes(before, deepcopy(before)) == []
+    assert compare(before, deepcopy(before)) == CatalogChanges()
 
 
 def removed_type(now: dict[str, Any]) -> None:
@@ -82,7 +85,7 @@ def test_breaking_change_is_named(before: dict[str, Any], change: Any, said: str
     after = deepcopy(before)
     change(after)
 
-    [problem] = breaking_changes(before, after)
+    [problem] = compare(before, after).breaks
 
     assert problem.startswith("order.placed: ")
     assert said in problem
@@ -93,16 +96,83 @@ def test_field_with_a_default_and_an_upcast_version_break_nothing(before: dict[s
     after["order.placed"]["schema"]["properties"]["note"] = {"type": "string", "default": ""}
     after["thing.happened"].update(version=2, upcasts_from=1)
 
-    assert breaking_changes(before, after) == []
+    assert compare(before, after) == CatalogChanges(
+        consumers_first=["thing.happened: consumers that know version 1 refuse version 2"]
+    )
 
 
-def test_lost_enum_value_breaking_changes(before: dict[str, Any]) -> None:
+def test_lost_enum_value_breaks(before: dict[str, Any]) -> None:
     after = deepcopy(before)
     defs = after["thing.happened"]["schema"]["$defs"]
     enum = next(part for part in defs.values() if "enum" in part)
     lost = enum["enum"].pop()
 
-    assert any(f"no longer takes {lost}" in problem for problem in breaking_changes(before, after))
+    assert any(f"no longer takes {lost}" in problem for problem in compare(before, after).breaks)
+
+
+PART = make_dataclass("Part", [("sku", str, "a")], frozen=True)
+PAINTED_PART = make_dataclass("Part", [("sku", str, "a"), ("colour", str, "red")], frozen=True)
+# Fields of the old and of the new class, each with its default; an example value if it has none.
+Fields = dict[str, tuple[Any, Any]]
+RELEASES: dict[str, tuple[Fields, Fields]] = {
+    "nothing": ({}, {}),
+    "optional field added": ({}, {"note": (str, "fragile")}),
+    "optional field removed": ({"note": (str, "fragile")}, {}),
+    "required field added": ({}, {"note": (str, ...)}),
+    "required field removed": ({"note": (str, ...)}, {}),
+    "nested field added": ({"lid": (PART, PART())}, {"lid": (PAINTED_PART, PAINTED_PART())}),
+    "nested field removed": ({"lid": (PAINTED_PART, PAINTED_PART())}, {"lid": (PART, PART())}),
+    "wider type": ({"count": (int, 1)}, {"count": (int | None, None)}),
+    "narrower type": ({"count": (int | None, None)}, {"count": (int, 1)}),
+    "value added": ({"mode": (Literal["a"], "a")}, {"mode": (Literal["a", "b"], "b")}),
+    "value removed": ({"mode": (Literal["a", "b"], "b")}, {"mode": (Literal["a"], "a")}),
+}
+
+
+def declare(event_type: str, fields: Fields, *, strict: bool) -> type[DomainEvent]:
+    def fill(namespace: dict[str, Any]) -> None:
+        annotations = {name: kind for name, (kind, _) in fields.items()}
+        namespace["__annotations__"] = {"box_id": int, **annotations}
+        namespace.update({name: default for name, (_, default) in fields.items()})
+        for name in [name for name, (_, default) in fields.items() if default is ...]:
+            del namespace[name]
+
+    keywords = {"type": event_type, "aggregate": "box", "strict": strict}
+    made: type[DomainEvent] = new_class("Box", (DomainEvent,), keywords, fill)
+    made.__qualname__ = event_type
+    return dataclass(frozen=True, kw_only=True)(made)
+
+
+def reads(reader: type[DomainEvent], writer: type[DomainEvent], fields: Fields) -> bool:
+    values = {name: "text" for name, (_, default) in fields.items() if default is ...}
+    try:
+        reader.codec.decode(serialize_event(writer(box_id=1, **values)))  # type: ignore[call-arg]
+    except (DecodeError, *UNREADABLE):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["tolerant", "strict"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_check_says_of_tolerant_and_strict_readers_what_they_do(
+    release: str, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: both classes, and the registry as it was before
+    monkeypatch.setattr(EVENT_TYPES, "_by_name", dict(EVENT_TYPES._by_name))
+    old_fields, new_fields = RELEASES[release]
+    old = declare("box.old", old_fields, strict=strict)
+    new = declare("box.new", new_fields, strict=strict)
+    entries = catalog([EVENT_TYPES.named(one.event_type) for one in (old, new)])
+
+    # when
+    changes = compare({"box": entries["box.old"]}, {"box": entries["box.new"]})
+
+    # then
+    rows_are_read, consumers_go_on = reads(new, old, old_fields), reads(old, new, new_fields)
+    refused = bool(changes.breaks or changes.consumers_first)
+    assert refused is not (rows_are_read and consumers_go_on)
+    assert rows_are_read or changes.breaks
+    assert not changes.consumers_first or not consumers_go_on
 
 
 def test_asyncapi_document_has_a_channel_and_a_message_per_type(before: dict[str, Any]) -> None:
@@ -131,6 +201,7 @@ def test_command_exits_with_1_when_something_breaks(tmp_path: Path) -> None:
     ]
 
     assert [result.returncode for result in results] == [0, 1]
+    assert results[0].stdout == "nothing breaks.\n"
     assert "order.lost: is gone" in results[1].stdout
     for nowhere in ("no.such.module", "", ".", "a b"):
         refused = outrider("show", nowhere)

@@ -96,7 +96,6 @@ def test_bad_values_are_refused_naming_the_field() -> None:
     [
         ({"cart_id": "canary"}, "cart_id: uuid"),
         ({"kind": "canary"}, "kind: enum"),
-        ({"surprise": 1}, "surprise: extra_forbidden"),
         ({"event_id": None}, "event_id: uuid"),
     ],
 )

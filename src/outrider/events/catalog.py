@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,7 +11,7 @@ from outrider.errors import ConfigurationError
 from outrider.events.codec import EVENT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from outrider.events.codec import EventType
     from outrider.events.strict_json import JsonObject
@@ -26,6 +27,7 @@ def catalog(types: Iterable[EventType] = EVENT_TYPES) -> JsonObject:
             "version": kind.version,
             "aggregate": kind.aggregate,
             "upcasts_from": _first_readable(kind),
+            "strict": kind.strict,
             "schema": _schema(kind),
         }
         for kind in sorted(types, key=lambda kind: kind.name)
@@ -58,66 +60,103 @@ def asyncapi(entries: JsonObject, *, title: str, version: str = "1.0.0") -> Json
     }
 
 
-def breaking_changes(before: JsonObject, after: JsonObject) -> list[str]:
-    """Changes between two catalogues that break the reading of old rows, or break consumers."""
-    problems = []
+@dataclass
+class CatalogChanges:
+    """What a new release breaks, and what only asks for an order of deployment."""
+
+    breaks: list[str] = field(default_factory=list)
+    """Changes that break the reading of old rows, or consumers of either release."""
+    consumers_first: list[str] = field(default_factory=list)
+    """Changes that consumers of the old release refuse: deploy consumers before producers."""
+
+
+def compare(before: JsonObject, after: JsonObject) -> CatalogChanges:
+    """The changes between two catalogues that matter to rows and consumers."""
+    found = CatalogChanges()
     for name, old in before.items():
         new = after.get(name)
         if new is None:
-            problems.append(f"{name}: is gone; rows and consumers still speak of it")
-        elif new["version"] < old["version"]:
-            problems.append(f"{name}: went back from version {old['version']} to {new['version']}")
-        elif new["version"] > old["version"]:
-            if new["upcasts_from"] > old["version"]:
-                step = f"@upcasts(…, version={old['version']})"
-                problems.append(f"{name}: nothing reads version {old['version']}; add {step}")
+            found.breaks.append(f"{name}: is gone; rows and consumers still speak of it")
+        elif new["version"] == old["version"]:
+            comparison = _Comparison(old, new)
+            found.breaks += [f"{name}: {text}; give it a new version" for text in comparison.breaks]
+            found.consumers_first += [f"{name}: {text}" for text in comparison.refused]
         else:
-            problems += [f"{name}: {text}; give it a new version" for text in _changes(old, new)]
-    return problems
+            _compare_versions(name, old, new, found)
+    return found
 
 
-def _changes(old: JsonObject, new: JsonObject) -> Iterator[str]:
-    was, now = old["schema"], new["schema"]
-    if old["aggregate"] != new["aggregate"]:
-        yield f"its aggregate was {old['aggregate']} and is {new['aggregate']}"
-    yield from _object_changes(was, now, was, now, "")
-    # Each named definition is compared once, since a definition may refer to itself.
-    olds, news = was.get("$defs", {}), now.get("$defs", {})
-    for name in sorted(olds.keys() & news.keys()):
-        yield from _field_changes(was, now, olds[name], news[name], name)
+def _compare_versions(name: str, old: JsonObject, new: JsonObject, found: CatalogChanges) -> None:
+    version = old["version"]
+    if new["version"] < version:
+        found.breaks.append(f"{name}: went back from version {version} to {new['version']}")
+    elif new["upcasts_from"] > version:
+        step = f"@upcasts(…, version={version})"
+        found.breaks.append(f"{name}: nothing reads version {version}; add {step}")
+    else:
+        refused = f"consumers that know version {version} refuse version {new['version']}"
+        found.consumers_first.append(f"{name}: {refused}")
 
 
-def _object_changes(
-    was: JsonObject, now: JsonObject, old: JsonObject, new: JsonObject, at: str
-) -> Iterator[str]:
-    """Compares the objects `old` and `new`, which are parts of the documents `was` and `now`."""
-    olds, news = old.get("properties", {}), new.get("properties", {})
-    for field in olds.keys() - news.keys():
-        yield f"field {at}{field} is gone, and old rows have it"
-    for field in news.keys() - olds.keys():
-        if field in new.get("required", ()):
-            yield f"field {at}{field} is new and has no default, and old rows lack it"
-    for field in olds.keys() & news.keys():
-        yield from _field_changes(was, now, olds[field], news[field], f"{at}{field}")
+class _Comparison:
+    """Compares two schemas of one version: fields, and what their values may be."""
 
+    def __init__(self, old: JsonObject, new: JsonObject) -> None:
+        self.breaks: list[str] = []
+        self.refused: list[str] = []
+        self._was, self._now = old["schema"], new["schema"]
+        self._was_strict, self._is_strict = old.get("strict", False), new.get("strict", False)
+        if old["aggregate"] != new["aggregate"]:
+            self.breaks.append(f"its aggregate was {old['aggregate']} and is {new['aggregate']}")
+        self._objects(self._was, self._now, "")
+        # Each named definition is compared once, since a definition may refer to itself.
+        olds, news = self._was.get("$defs", {}), self._now.get("$defs", {})
+        for name in sorted(olds.keys() & news.keys()):
+            self._fields(olds[name], news[name], name)
 
-def _field_changes(
-    was: JsonObject, now: JsonObject, old: JsonObject, new: JsonObject, at: str
-) -> Iterator[str]:
-    if "$ref" in old and old == new:
-        return
-    old, new = _resolved(was, old), _resolved(now, new)
-    if "enum" in old or "enum" in new:
-        if lost := sorted(map(str, set(old.get("enum", ())) - set(new.get("enum", ())))):
-            yield f"field {at} no longer takes {', '.join(lost)}"
-        return
-    if _kind(was, old) - _kind(now, new):
-        kinds = " or ".join(sorted(_kind(was, old))), " or ".join(sorted(_kind(now, new)))
-        yield f"field {at} was {kinds[0]} and is {kinds[1]}"
-    elif "properties" in old and "properties" in new:
-        yield from _object_changes(was, now, old, new, f"{at}.")
-    elif "items" in old and "items" in new and isinstance(old["items"], dict):
-        yield from _field_changes(was, now, old["items"], new["items"], f"{at}[]")
+    def _objects(self, old: JsonObject, new: JsonObject, at: str) -> None:
+        olds, news = old.get("properties", {}), new.get("properties", {})
+        for name in sorted(olds.keys() - news.keys()):
+            if self._is_strict:
+                self.breaks.append(f"field {at}{name} is gone, and old rows have it")
+            elif name in old.get("required", ()):
+                self.breaks.append(f"field {at}{name} is gone, and old consumers need it")
+        for name in sorted(news.keys() - olds.keys()):
+            if name in new.get("required", ()):
+                why = "is new and has no default, and old rows lack it"
+                self.breaks.append(f"field {at}{name} {why}")
+            elif self._was_strict:
+                self.breaks.append(f"field {at}{name} is new, and old consumers are strict")
+        for name in sorted(olds.keys() & news.keys()):
+            self._fields(olds[name], news[name], f"{at}{name}")
+
+    def _fields(self, old: JsonObject, new: JsonObject, at: str) -> None:
+        if "$ref" in old and old == new:
+            return
+        old, new = _resolved(self._was, old), _resolved(self._now, new)
+        if "enum" in old or "enum" in new:
+            self._enums(set(old.get("enum", ())), set(new.get("enum", ())), at)
+        elif self._kinds(_kind(self._was, old), _kind(self._now, new), at):
+            pass
+        elif "properties" in old and "properties" in new:
+            self._objects(old, new, f"{at}.")
+        elif "items" in old and "items" in new and isinstance(old["items"], dict):
+            self._fields(old["items"], new["items"], f"{at}[]")
+
+    def _enums(self, old: set[object], new: set[object], at: str) -> None:
+        if lost := sorted(map(str, old - new)):
+            self.breaks.append(f"field {at} no longer takes {', '.join(lost)}")
+        if added := sorted(map(str, new - old)):
+            self.refused.append(f"field {at} takes {', '.join(added)}, which old consumers refuse")
+
+    def _kinds(self, old: set[str], new: set[str], at: str) -> bool:
+        """Whether the types differ so that nothing below them can be compared."""
+        was, now = " or ".join(sorted(old)), " or ".join(sorted(new))
+        if old - new:
+            self.breaks.append(f"field {at} was {was} and is {now}")
+        elif new - old:
+            self.refused.append(f"field {at} was {was} and is {now}, which old consumers refuse")
+        return bool(old - new)
 
 
 def _kind(document: JsonObject, schema: JsonObject) -> set[str]:

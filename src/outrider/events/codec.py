@@ -60,12 +60,19 @@ class _AdHocEvent(_EventClass, Protocol):
     data: bytes
 
 
+class _Identity(msgspec.Struct, gc=False):
+    """The fields that a stored event must have, though its class has defaults for them."""
+
+    event_id: msgspec.Raw
+    occurred_at: msgspec.Raw
+
+
 class DataclassCodec:
     """The codec of dataclass events. Compiled at first use, since only then every class that an
     annotation names is defined."""
 
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
+    def __init__(self, cls: type, *, strict: bool) -> None:
+        self.cls, self._strict = cls, strict
 
     @cached_property
     def check(self) -> Check:
@@ -80,14 +87,16 @@ class DataclassCodec:
         return msgspec.json.Decoder(self.cls).decode
 
     @cached_property
-    def _decode_names(self) -> Callable[[bytes | str], object]:
-        return msgspec.json.Decoder(field_names_only(self.cls)).decode
+    def _check_names(self) -> Callable[[bytes | str], object]:
+        """Refuses a payload without an id or a time; if strict, also one with unknown fields."""
+        names = field_names_only(self.cls) if self._strict else _Identity
+        return msgspec.json.Decoder(names).decode
 
     encode = staticmethod(encode)
 
     def decode(self, data: bytes | str, /) -> object:
         event = self._decode(data)
-        self._decode_names(data)  # refuses unknown fields, which msgspec ignores in dataclasses
+        self._check_names(data)
         return event
 
 
@@ -113,6 +122,8 @@ class EventType:
     id_field: str
     cls: type
     codec: ClassCodec
+    strict: bool
+    """Whether its reader refuses unknown fields."""
 
 
 class EventTypes:

@@ -185,13 +185,19 @@ class EventEnvelope:
         return EVENT_TYPES.decode(self.event_type, self._own_data(), self.event_version)
 
     def _own_data(self) -> bytes:
-        """The payload without the fields that the outbox added."""
-        if self.metadata.added_fields is None:
+        """The payload of a typed event: without the fields that the outbox added, and with the id
+        and the time, which the payload of an ad-hoc event lacks."""
+        try:
+            fields = msgspec.json.decode(self.data, type=dict[str, msgspec.Raw])
+        except UNREADABLE as error:
+            raise decode_error(f"{self.event_type} version {self.event_version}", error) from None
+        added = self.metadata.added_fields
+        if added is None and "event_id" in fields and "occurred_at" in fields:
             return self.data
-        fields = msgspec.json.decode(self.data, type=dict[str, msgspec.Raw])
-        for name in self.metadata.added_fields.split(","):
+        for name in (added or "").split(","):
             fields.pop(name, None)
-        return msgspec.json.encode(fields)
+        identity = {"event_id": self.event_id, "occurred_at": self.occurred_at}
+        return msgspec.json.encode({**identity, **fields})
 
     def with_correlation_id(self, correlation_id: str) -> EventEnvelope:
         return self._with(correlation_id=correlation_id)

@@ -37,7 +37,8 @@ class Event:
     Class keywords: `type` (default: the name of the class), `aggregate` (default: the part of
     the type before the first dot, else the `<name>` of the first field `<name>_id`),
     `aggregate_id` (the field that holds the aggregate's id; default `<aggregate>_id` or `id`),
-    `version`, and `abstract` for a base class that is not an event itself.
+    `version`, `strict` to refuse unknown fields when reading (default: they are ignored), and
+    `abstract` for a base class that is not an event itself.
     """
 
     event_type: ClassVar[str]
@@ -45,7 +46,8 @@ class Event:
     aggregate_type: ClassVar[str]
     codec: ClassVar[ClassCodec]
     _id_field: ClassVar[str]
-    _make_codec: ClassVar[Callable[[type], ClassCodec]] = DataclassCodec
+    _strict: ClassVar[bool] = False
+    _make_codec: ClassVar[Callable[..., ClassCodec]] = DataclassCodec
 
     event_id: UUID
     occurred_at: datetime
@@ -57,6 +59,7 @@ class Event:
         aggregate: str | None = None,
         aggregate_id: str | None = None,
         version: int = 1,
+        strict: bool | None = None,
         abstract: bool = False,
         **other: object,
     ) -> None:
@@ -64,6 +67,8 @@ class Event:
         if "__repr__" not in cls.__dict__:
             # The repr of a dataclass prints every field, and would bring payloads into logs.
             cls.__repr__ = Event.__repr__  # type: ignore[method-assign]
+        if strict is not None:
+            cls._strict = strict
         if abstract:
             return
         copy = "event_type" in cls.__dict__  # dataclass(slots=True) creates the class twice
@@ -71,7 +76,7 @@ class Event:
             cls.event_type = check_type_name(type or cls.__name__)
             cls.event_version = version
             cls.aggregate_type, cls._id_field = _find_aggregate(cls, aggregate, aggregate_id)
-        cls.codec = cls._make_codec(cls)
+        cls.codec = cls._make_codec(cls, strict=cls._strict)
         EVENT_TYPES.register(
             EventType(
                 name=cls.event_type,
@@ -80,6 +85,7 @@ class Event:
                 id_field=cls._id_field,
                 cls=cls,
                 codec=cls.codec,
+                strict=cls._strict,
             ),
             copy=copy,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 from outrider.cli.output import json_option, print_result
 from outrider.cli.processes import load_module
 from outrider.errors import ConfigurationError
-from outrider.events.catalog import asyncapi, breaking_changes
+from outrider.events.catalog import asyncapi, compare
 from outrider.events.catalog import catalog as read_catalog
 
 _modules = click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
@@ -56,6 +57,8 @@ def show(*, modules: tuple[str, ...], as_asyncapi: bool, title: str) -> None:
 def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
     """Exit with 1 if an event class has changed in a way that breaks rows or consumers.
 
+    Also tells which changes consumers of the old release refuse, so that you deploy them first.
+
     \b
     outrider catalog check shop.events --against catalog.json
     """
@@ -63,9 +66,12 @@ def check(*, modules: tuple[str, ...], against: Path, as_json: bool) -> None:
         before: dict[str, Any] = json.loads(against.read_text())
     except ValueError:
         raise click.UsageError(f"{against} is not JSON") from None
-    problems = breaking_changes(before, _read(modules))
-    print_result({"breaks": problems}, "\n".join(problems) or "nothing breaks.", as_json=as_json)
-    raise SystemExit(1 if problems else 0)
+    changes = compare(before, _read(modules))
+    lines = changes.breaks or ["nothing breaks."]
+    if changes.consumers_first:
+        lines = [*lines, "deploy the consumers before the producers:", *changes.consumers_first]
+    print_result(asdict(changes), "\n".join(lines), as_json=as_json)
+    raise SystemExit(1 if changes.breaks else 0)
 
 
 def _read(modules: tuple[str, ...]) -> dict[str, Any]:
