@@ -208,6 +208,18 @@ def test_password_is_masked_in_whatever_a_driver_says(url: str) -> None:
     assert said == "refused *** and ***"
 
 
+def test_password_that_is_also_a_name_is_masked_in_its_place_only() -> None:
+    url = "postgresql://postgres:postgres@127.0.0.1:1/postgres"
+
+    result = outrider("status", DATABASE_URL=url)
+    said = mask_password(f'refused for user "postgres" of {url}', make_url(url))
+
+    assert result.exit_code == 3
+    shown = "postgresql+asyncpg://postgres:***@127.0.0.1:1/postgres"
+    assert result.output.startswith(f"Error: cannot connect to {shown}: ")
+    assert said == f'refused for user "postgres" of {url.replace(":postgres@", ":***@")}'
+
+
 def test_looking_makes_no_sqlite_file(tmp_path: Path) -> None:
     result = outrider("status", DATABASE_URL=f"sqlite:///{tmp_path}/misspelt.db")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 
 from outrider import ConfigurationError, ExponentialRetry, OutboxNames, RelayConfig
 from outrider.settings import fields as derived
@@ -20,6 +21,7 @@ from outrider.settings.process import ProcessConfig, RelayProcessConfig
 from outrider.settings.settings import Settings, read_config, read_settings
 from outrider.settings.table import settings_table
 from outrider.settings.unknown_variables import unknown_variables
+from outrider.store.engines import describe
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = {"database": "sqlite:///x.db", "retry": "exponential", "after_failure": "park"}
@@ -346,6 +348,12 @@ def test_address_and_sink_that_cannot_work_are_refused_by_name(flags: dict[str, 
     name = next(iter(flags))
     with pytest.raises(ConfigurationError, match=f"{name}.* must"):
         read_settings(flags, {})
+
+
+def test_password_behind_the_question_mark_is_not_described() -> None:
+    url = make_url("postgresql://app:secret@db/shop?password=secret&sslpassword=secret")
+
+    assert describe(url) == "postgresql://app:***@db/shop"
 
 
 SECRETS = st.text(st.characters(categories=["L", "N"]), min_size=6, max_size=12)

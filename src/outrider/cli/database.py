@@ -16,7 +16,7 @@ from outrider.errors import ConfigurationError
 from outrider.settings.fields import settings_of
 from outrider.settings.masking import mask_password
 from outrider.settings.process import RelayProcessConfig
-from outrider.store.engines import with_driver
+from outrider.store.engines import describe, with_driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,8 +108,7 @@ async def _connect(engine: AsyncEngine) -> None:
         async with engine.connect():
             pass
     except Exception as error:  # noqa: BLE001 - drivers raise errors of their own, and OSError
-        # The query of the URL is left out: it may hold a password too.
-        message = f"cannot connect to {url.set(query={})!r}: {_reason(error)}"
+        message = f"cannot connect to {describe(url)}: {_reason(error)}"
         raise CannotConnect(_first_line(message, url)) from None
 
 

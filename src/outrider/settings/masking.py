@@ -9,6 +9,7 @@ from urllib.parse import quote, quote_plus
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
+_URL: Final = re.compile(r"[\w+.-]+://\S+")
 _NEXT_URL: Final = re.compile(r",(?=\w+://)")
 _PARAMETER: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|sslpassword)=)[^&\s]*")
 
@@ -31,9 +32,14 @@ def _mask_one(url: str) -> str:
 
 
 def mask_password(message: str, url: URL) -> str:
-    """A message about a database, without the password of its URL, however it is encoded."""
+    """A message about a database, without the password of its URL, however it is encoded.
+
+    A password that is also a name, as in postgres:postgres, is masked by its position in a URL.
+    """
+    message = _URL.sub(lambda found: mask_url(found[0]), message)
+    names = f"{url.drivername} {url.username} {url.host} {url.database}"
     for password in filter(None, (url.password, url.query.get("password"))):
         text = str(password)
-        for spelling in (text, quote(text, safe=""), quote_plus(text)):
+        for spelling in () if text in names else (text, quote(text, safe=""), quote_plus(text)):
             message = message.replace(spelling, "***")
     return message

@@ -46,6 +46,11 @@ def with_driver(url: str | URL) -> URL:
     return _ssl_for_asyncpg(parsed)
 
 
+def describe(url: URL) -> str:
+    """The URL for people: without its password, and without parameters, which may hold another."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
 def _ssl_for_asyncpg(url: URL) -> URL:
     """Rename the parameter sslmode, which libpq and most providers use, to asyncpg's name: ssl."""
     if url.drivername != "postgresql+asyncpg" or "sslmode" not in url.query:

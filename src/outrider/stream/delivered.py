@@ -15,6 +15,7 @@ from sqlalchemy.dialects.sqlite import aiosqlite
 from outrider.errors import ConfigurationError
 from outrider.events.codec import UNREADABLE
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+from outrider.store.engines import describe
 from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.schema.tables import OutboxTables
 from outrider.store.sqlite.connection import SqliteConnection, moment
@@ -120,7 +121,7 @@ class PostgresDeliveredEvents:
         self._after, self._bounds = _statements(names, dialect, values)
         self._pool = ConnectionPool(engine, timeout)
         self._listener = NotificationListener(self._pool, names.delivered_channel, self._on_notify)
-        self._description = engine.url.render_as_string(hide_password=True)
+        self._description = describe(engine.url)
         self._wake: Callable[[str], None] = lambda _source: None
 
     async def open(self, wake: Callable[[str], None], /) -> str:

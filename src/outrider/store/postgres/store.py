@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from outrider.lanes import LANES_FREE, LaneLease, fair_share, surplus
 from outrider.ports import DEFAULT_SINK
 from outrider.store.claimed_events import KEY, LANE, POSITION, LaneQuota, event_of
+from outrider.store.engines import describe
 from outrider.store.postgres.connections import ConnectionPool
 from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.postgres.scan_start import ScanStart
@@ -46,7 +47,7 @@ class PostgresOutboxStore:
         names = (tables or OutboxTables()).names
         self._channel = names.channel
         self._sql = Statements(names, park=park)
-        self._url = engine.url.render_as_string(hide_password=True)
+        self._url = describe(engine.url)
         self._pool = ConnectionPool(engine, timeout)
         self._scan_start, self._quota = scan_start or ScanStart(), LaneQuota()
         self._listener: NotificationListener | None = None
