@@ -10,11 +10,19 @@ from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_binary
 from cloudevents.core.formats.json import JSONFormat
 
 from outrider import EventEnvelope
-from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, Topology
+from outrider.brokers.rabbitmq import (
+    Binding,
+    Queue,
+    RabbitMQConfig,
+    RabbitMQPublisher,
+    Topology,
+)
 from outrider.testing.conformance import PublisherSuite, SinkHarness, StoredMessage
 from outrider.testing.services import Server, Services
 from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_queues import messages_in, unique
+
+MAX_BYTES = 210 * 1024
 
 
 class RabbitMQSink(SinkHarness):
@@ -26,8 +34,9 @@ class RabbitMQSink(SinkHarness):
 
     def publisher(self) -> RabbitMQPublisher:
         queue = Queue(self._name, (Binding(self._name, "order.*"),))
+        config = RabbitMQConfig(max_message_size=MAX_BYTES)
         return RabbitMQPublisher(
-            self._server.url, exchange=self._name, topology=Topology(queues=(queue,))
+            self._server.url, exchange=self._name, topology=Topology(queues=(queue,)), config=config
         )
 
     async def stored(self) -> list[StoredMessage]:
@@ -37,7 +46,7 @@ class RabbitMQSink(SinkHarness):
         return list(self._read)
 
     def refused_event(self, aggregate_id: str, /) -> EventEnvelope:
-        return event(aggregate_id, "unroutable.event")
+        return event(aggregate_id, data=b"x" * (MAX_BYTES + 1))
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._server.kill)

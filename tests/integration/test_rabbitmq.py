@@ -29,7 +29,7 @@ from outrider.brokers.rabbitmq import (
     RabbitMQPublisher,
     Topology,
 )
-from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Deferred, Outcome, Refused, Unknown
 from outrider.testing.services import RabbitMQ, Services
 from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_admin import (
@@ -163,7 +163,7 @@ def order_sent(batch: list[EventEnvelope]) -> dict[str, list[str]]:
 
 
 @pytest.mark.fault("B6")
-async def test_unroutable_event_is_refused_and_holds_back_only_its_aggregate(url: str) -> None:
+async def test_unroutable_event_waits_and_holds_back_only_its_aggregate(url: str) -> None:
     name = unique()
     topology = Topology(queues=(Queue(name, (Binding(name, "known.*"),)),))
     batch = [event("a", "known.x"), event("a", "lost.x"), event("a", "known.x")]
@@ -172,11 +172,48 @@ async def test_unroutable_event_is_refused_and_holds_back_only_its_aggregate(url
     async with publishing(url, name, topology) as publisher:
         outcomes = await outcomes_of(publisher, batch)
 
-    assert kinds(outcomes) == [Accepted, Refused, Unknown, Accepted]
-    assert outcomes[1] == Refused("unroutable: NO_ROUTE, no queue takes 'lost.x'")
+    assert kinds(outcomes) == [Accepted, Deferred, Unknown, Accepted]
+    assert outcomes[1] == Deferred(
+        f"unroutable: NO_ROUTE, exchange {name!r} has no queue for 'lost.x': "
+        "bind a queue to it, or set mandatory=False to drop such events"
+    )
     assert isinstance(outcomes[2], Unknown)
     assert "held back" in outcomes[2].reason
     assert len(await messages_in(url, name)) == 2
+
+
+async def test_event_that_nobody_reads_is_dropped_if_it_is_not_mandatory(url: str) -> None:
+    name = unique()
+    topology = Topology(queues=(Queue(name, (Binding(name, "known.*"),)),))
+
+    async with publishing(f"{url}?mandatory=no", name, topology) as publisher:
+        await publisher.publish_all([event("a", "lost.x"), event("a", "known.x")])
+
+    assert [message.type for message in await messages_in(url, name)] == ["known.x"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+async def test_deleted_part_of_the_topology_is_declared_again_by_the_publisher(
+    url: str, kind: str
+) -> None:
+    # given
+    name = unique()
+    async with publishing(url, name) as publisher:
+        await publisher.publish(event("a"))
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel()
+            delete = channel.queue_delete if kind == "queue" else channel.exchange_delete
+            await delete(name)
+
+        # when
+        late = event("a")
+        noticed = await outcomes_of(publisher, [late])
+        after = await outcomes_of(publisher, [late])
+
+    # then
+    assert kinds(noticed) == [Deferred if kind == "queue" else Unknown]
+    assert after == [ACCEPTED]
+    assert [each.message_id for each in await messages_in(url, name)][-1] == str(late.event_id)
 
 
 async def test_refusal_ends_the_call_long_before_the_publish_timeout(url: str) -> None:
@@ -190,7 +227,7 @@ async def test_refusal_ends_the_call_long_before_the_publish_timeout(url: str) -
         async with asyncio.timeout(10):
             outcomes = await outcomes_of(publisher, batch)
 
-    assert kinds(outcomes) == [Accepted, Refused, *[Unknown] * 20]
+    assert kinds(outcomes) == [Accepted, Deferred, *[Unknown] * 20]
 
 
 @pytest.mark.fault("B5")
@@ -213,7 +250,7 @@ async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses
             outcomes = await outcomes_of(publisher, batch)
             assert_accepted_are_a_prefix(batch, outcomes)
             seen.update(kinds(outcomes))
-            reasons.update(o.reason[:6] for o in outcomes if isinstance(o, Refused))
+            reasons.update(o.reason[:6] for o in outcomes if isinstance(o, Deferred))
             pairs = zip(batch, outcomes, strict=True)
             accepted.extend(e for e, o in pairs if o == ACCEPTED and e.event_type == "good.x")
 
@@ -221,7 +258,7 @@ async def test_accepted_are_a_prefix_in_random_batches_with_a_queue_that_refuses
         await outcomes_of(publisher, [event(f"fill-{n}", "bad.x") for n in range(5)])
         await asyncio.gather(*(some(publisher) for _ in range(16)))
 
-    assert seen == {Accepted, Refused, Unknown}
+    assert seen == {Accepted, Deferred, Unknown}
     assert reasons == {"nacked", "unrout"}
     assert order_of(await messages_in(url, name)) == order_sent(accepted)
 

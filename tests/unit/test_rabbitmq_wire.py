@@ -16,7 +16,7 @@ from pamqp import commands
 from outrider import BrokerUnavailable, EventEnvelope
 from outrider.brokers import PublishFailed
 from outrider.brokers.rabbitmq import RabbitMQPublisher
-from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Accepted, Deferred, Outcome, Refused, Unknown
 from tests.support.brokers.amqp_peer import (
     PASSWORD,
     Conversation,
@@ -114,7 +114,7 @@ def test_accepted_events_are_a_prefix_whatever_the_order_of_confirms(
         per_aggregate[event.aggregate_id].append(outcome)
         # Every word of the broker counts, and nothing else does.
         assert isinstance(outcome, Accepted) == (said == "ack")
-        assert isinstance(outcome, Refused) == (said in ("nack", "return"))
+        assert isinstance(outcome, Deferred) == (said in ("nack", "return"))
     for found in per_aggregate.values():
         accepted = [isinstance(outcome, Accepted) for outcome in found]
         assert accepted == sorted(accepted, reverse=True)
@@ -185,19 +185,21 @@ async def test_confirms_are_understood_when_they_come_byte_by_byte() -> None:
     async with listening(script) as peer, publishing(peer.url) as publisher:
         outcomes = await outcomes_of(publisher, [envelope(n, b"[" + b"1" * 99) for n in "abc"])
 
-    assert kinds(outcomes) == [Accepted, Refused, Accepted]
+    assert kinds(outcomes) == [Accepted, Deferred, Accepted]
 
 
-async def test_returned_event_is_refused_with_reason() -> None:
+async def test_returned_event_is_deferred_with_reason_and_cure() -> None:
     async def script(talk: Conversation) -> None:
         async for message in talk.messages():
             talk.give_back(message)
             talk.ack(message.tag)
 
     async with listening(script) as peer, publishing(peer.url) as publisher:
-        [refused] = await outcomes_of(publisher, [envelope()])
+        [deferred] = await outcomes_of(publisher, [envelope()])
 
-    assert refused == Refused("unroutable: NO_ROUTE, no queue takes 'order.placed'")
+    assert isinstance(deferred, Deferred)
+    assert "NO_ROUTE" in deferred.reason
+    assert "has no queue for 'order.placed': bind a queue to it" in deferred.reason
 
 
 async def test_same_event_returned_twice_at_once_is_accepted_by_neither_call() -> None:
@@ -213,7 +215,7 @@ async def test_same_event_returned_twice_at_once_is_accepted_by_neither_call() -
         await publisher.open()
         twice = await asyncio.gather(*(outcomes_of(publisher, [event]) for _ in range(2)))
 
-    assert [kinds(outcomes) for outcomes in twice] == [[Refused], [Refused]]
+    assert [kinds(outcomes) for outcomes in twice] == [[Deferred], [Deferred]]
 
 
 async def test_confirm_for_what_was_never_sent_ends_the_connection() -> None:
@@ -293,7 +295,7 @@ async def test_cancelled_call_leaves_nothing_behind_for_the_next() -> None:
         peer.conversations[0].ack(1)
         outcomes = await outcomes_of(publisher, [envelope()])
 
-    assert kinds(outcomes) == [Refused]
+    assert kinds(outcomes) == [Deferred]
     assert len(peer.conversations) == 2
 
 
@@ -309,7 +311,7 @@ async def test_calls_share_one_connection_and_get_their_own_outcomes() -> None:
         ]
         found = await asyncio.gather(*calls)
 
-    assert [set(kinds(outcomes)) for outcomes in found] == [{Accepted}, {Refused}] * 5
+    assert [set(kinds(outcomes)) for outcomes in found] == [{Accepted}, {Deferred}] * 5
     assert len(peer.conversations) == 1
 
 

@@ -152,7 +152,7 @@ def test_backoff_of_an_aggregate_grows_to_half_a_minute_and_starts_anew_when_acc
     first, other = claimed(outbox)
     deferrals = Deferrals("default", SignalRecorder())
 
-    items = [deferrals.defer(first, "full") for _ in range(9)]
+    items = [item for _ in range(9) for item in deferrals.defer([(first, "full")])]
     waits = [item.wait.total_seconds() for item in items if item.wait]
 
     assert not any(item.counted for item in items)
@@ -165,17 +165,42 @@ def test_backoff_of_an_aggregate_grows_to_half_a_minute_and_starts_anew_when_acc
 
 
 def _wait_s(deferrals: Deferrals, item: ClaimedEvent) -> float:
-    wait = deferrals.defer(item, "full").wait
-    assert wait is not None
-    return wait.total_seconds()
+    [deferred] = deferrals.defer([(item, "full")])
+    assert deferred.wait is not None
+    return deferred.wait.total_seconds()
+
+
+def test_only_the_oldest_event_of_an_aggregate_is_written_down_as_waiting() -> None:
+    outbox, heard = MemoryOutboxStore(), SignalRecorder()
+    outbox.record(event(1, 0), event(1, 1), event(2))
+    first, _, other = events = claimed(outbox)
+
+    deferred = Deferrals("default", heard).defer((item, "full\n") for item in events)
+
+    assert [item.event for item in deferred] == [first, other]
+    assert {item.reason for item in deferred} == {"full\\n"}
+    assert len(heard.of(PublishDeferred)) == 2
+
+
+async def test_aggregate_that_went_on_before_it_had_to_wait_is_told_of_once() -> None:
+    clock = Clock()
+    outbox, heard = MemoryOutboxStore(clock=clock), SignalRecorder()
+    sink = RecordingSink(lambda envelope: FULL if envelope.payload["n"] else ACCEPTED)
+
+    async with OutboxRelay(outbox, sink, POLLING, on_signal=heard):
+        outbox.record(event(1, 0), event(1, 1))
+        for deferred in (1, 2):
+            await heard.until(lambda: _deferred(heard) >= deferred)  # noqa: B023 - awaited at once
+            clock.now += timedelta(seconds=31)
+
+    assert len(heard.of(PublishDeferred)) == 1
 
 
 def test_memory_of_aggregates_that_wait_is_bounded() -> None:
     outbox, deferrals = MemoryOutboxStore(), Deferrals("default", lambda _: None)
     outbox.record(*(event(aggregate) for aggregate in range(10_001)))
     events = claimed(outbox)
-    for item in events:
-        deferrals.defer(item, "full")
+    deferrals.defer((item, "full") for item in events)
 
     assert _wait_s(deferrals, events[-1]) > 1.0
     assert _wait_s(deferrals, events[0]) <= 1.0, "the oldest was dropped, and begins anew"

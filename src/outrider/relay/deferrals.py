@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from outrider.observability.failure_reason import MAX_REASON_CHARS, one_line
 from outrider.outcomes import RefusedEvent
 from outrider.relay.backoff import OutageBackoff
 from outrider.signals import PublishDeferred
@@ -29,8 +30,15 @@ class Deferrals:
         self._sink, self._signal = sink, signal
         self._waiting: dict[int, tuple[OutageBackoff, str]] = {}
 
-    def defer(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
-        """Returns the event with its backoff; tells of each aggregate and reason once."""
+    def defer(self, events: Iterable[tuple[ClaimedEvent, str]]) -> list[RefusedEvent]:
+        """The oldest event of each aggregate, with its backoff; the later ones wait behind it."""
+        oldest: dict[int, tuple[ClaimedEvent, str]] = {}
+        for event, reason in events:
+            oldest.setdefault(event.aggregate_key, (event, one_line(reason)[:MAX_REASON_CHARS]))
+        return [self._defer(event, reason) for event, reason in oldest.values()]
+
+    def _defer(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
+        """Tells of each aggregate and reason once."""
         key = event.aggregate_key
         backoff, known_reason = self._waiting.pop(key, (OutageBackoff(_FIRST_S, _CAP_S), None))
         wait = backoff.next_delay()

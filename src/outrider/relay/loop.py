@@ -15,6 +15,7 @@ from outrider.errors import (
     PublishFailed,
 )
 from outrider.lanes import LEAST_PER_LANE
+from outrider.lifecycle import call_apart, is_cancelled
 from outrider.observability.failure_reason import MAX_REASON_CHARS, failure_reason, one_line
 from outrider.outcomes import (
     ACCEPTED,
@@ -206,11 +207,13 @@ class RelayLoop:
         pairs = list(zip(batch, outcomes, strict=True))
         accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]
         refused = [self._refused(e, o.reason) for e, o in pairs if isinstance(o, Refused)]
-        deferred = [self._deferrals.defer(e, o.reason) for e, o in pairs if isinstance(o, Deferred)]
+        self._deferrals.accepted(accepted)
+        deferred = self._deferrals.defer(
+            (event, o.reason) for event, o in pairs if isinstance(o, Deferred)
+        )
         unknown = [(event, o) for event, o in pairs if isinstance(o, Unknown)]
         if accepted or refused or deferred:
             self._outages.sink_is_up()
-        self._deferrals.accepted(accepted)
         await self._settle(accepted, [*refused, *deferred], [event for event, _ in unknown])
         not_accepted = [event for event, o in pairs if not isinstance(o, Accepted)]
         await self._suspects.settled(self._tokens, not_accepted)
@@ -243,7 +246,8 @@ class RelayLoop:
             async with asyncio.timeout_at(self._held.valid_until) as self._deadline:
                 try:
                     async with asyncio.timeout(limit):
-                        await self._publisher.publish_all(envelopes)
+                        publishing = self._publisher.publish_all(envelopes)
+                        await call_apart("the publisher", publishing, self._config.patience_s)
                         return [ACCEPTED] * len(batch)
                 except PublishFailed as failed:
                     return cast("Sequence[Outcome]", failed.outcomes)
@@ -251,6 +255,10 @@ class RelayLoop:
                     return [Unknown(str(error))] * len(batch)
                 except (ConfigurationError, TimeoutError):
                     raise
+                except asyncio.CancelledError as error:
+                    if is_cancelled():
+                        raise
+                    return await self._publish_apart(batch, error)
                 except Exception as error:  # noqa: BLE001 - a publisher that users wrote
                     return await self._publish_apart(batch, error)
         except TimeoutError:
@@ -261,12 +269,12 @@ class RelayLoop:
             self._deadline = None
 
     async def _publish_apart(
-        self, batch: list[ClaimedEvent], error: Exception
+        self, batch: list[ClaimedEvent], error: BaseException
     ) -> Sequence[Outcome]:
         """The publisher broke its contract and raised; publish one by one to find the cause."""
         if len(batch) == 1:
             reason = failure_reason(error, self._config.error_detail)
-            return [Refused(f"the publisher raised {reason}", error)]
+            return [Refused(f"the publisher raised {reason}")]
         outcomes: list[Outcome] = []
         stopped: set[int] = set()
         for event in batch:

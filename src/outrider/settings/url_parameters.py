@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from outrider.errors import ConfigurationError
-from outrider.settings.parsing import parse_integer, parse_seconds
+from outrider.settings.parsing import SWITCH, parse_integer, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _PARSERS: Final[dict[str, Callable[[str], object]]] = {
+    "bool": SWITCH.parse,
     "int": parse_integer,
     "str": str,
     "Path": Path,
@@ -53,7 +54,7 @@ def split_settings(
             continue
         try:
             found[name] = parse(unquote(text))
-        except (ValueError, OverflowError):
+        except (ValueError, LookupError, OverflowError):
             problems.append(f"{name} behind the ? of the URL is not understood")
     if problems:
         raise ConfigurationError(f"{type(config).__name__}: {'; '.join(problems)}")

@@ -178,7 +178,7 @@ MUTATIONS: Final = {
         ),
         (
             "tests/integration/test_rabbitmq.py"
-            "::test_unroutable_event_is_refused_and_holds_back_only_its_aggregate",
+            "::test_unroutable_event_waits_and_holds_back_only_its_aggregate",
         ),
     ),
     "unknown treated as success": Mutation(

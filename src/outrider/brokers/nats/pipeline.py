@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nats.errors import ConnectionClosedError
 
 from outrider.brokers.nats.connection import api_error_text
 from outrider.brokers.nats.messages import MessageWriter, Unsendable
-from outrider.outcomes import ACCEPTED, Outcome, Refused, Unknown
+from outrider.outcomes import ACCEPTED, Deferred, Outcome, Refused, Unknown
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -23,6 +23,8 @@ _MAX_IN_FLIGHT: Final = 2_000
 _MAX_BYTES_IN_FLIGHT: Final = 4 * 1024 * 1024
 _YIELD_EVERY: Final = 100
 _BAD_REQUEST: Final = 400
+_SEALED: Final = 10109
+_OF_SUBJECT: Final = "per subject"
 
 
 class Pipeline:
@@ -88,8 +90,7 @@ class Pipeline:
             return Unknown("no stream takes its subject")
         answer = json.loads(message.data)
         if error := answer.get("error"):
-            reason = api_error_text(error.get("description"), error.get("err_code"))
-            return Refused(reason) if error.get("code") == _BAD_REQUEST else Unknown(reason)
+            return _outcome_of_error(error)
         if answer.get("stream") == self._stream:
             return ACCEPTED
         return Unknown("it went to another stream")
@@ -107,6 +108,14 @@ class Pipeline:
         for batch, _ in self._waiting.values():
             batch.changed.set()
         self._waiting.clear()
+
+
+def _outcome_of_error(error: dict[str, Any]) -> Outcome:
+    reason = api_error_text(error.get("description"), error.get("err_code"))
+    if error.get("code") == _BAD_REQUEST and error.get("err_code") != _SEALED:
+        return Refused(reason)
+    # Any other limit is that of the whole stream: the relay waits with all events.
+    return Deferred(reason) if _OF_SUBJECT in reason else Unknown(reason)
 
 
 def _has_room(batch: Batch) -> bool:

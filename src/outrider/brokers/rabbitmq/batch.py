@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused
+from outrider.brokers.rabbitmq.amqp import NACKED
+from outrider.outcomes import ACCEPTED, HELD_BACK, Deferred, Outcome, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outrider.brokers.rabbitmq.amqp import ConnectionLost
     from outrider.events.envelope import EventEnvelope
+
+_CURE_OF_UNROUTABLE: Final = "bind a queue to it, or set mandatory=False to drop such events"
 
 
 class Batch:
@@ -22,6 +25,8 @@ class Batch:
         self.changed = asyncio.Event()
         """Set when more may be sent, when all is settled and when the connection is lost."""
         self.lost_by: ConnectionLost | None = None
+        self.has_unroutable = False
+        """Whether the broker has returned an event that no queue takes."""
         self._outcomes: list[Outcome | None] = [None] * len(envelopes)
         self._unsettled = len(envelopes)
         self._in_flight: set[int] = set()
@@ -66,7 +71,7 @@ class Batch:
             return  # the call ended before its confirm came
         self._in_flight.remove(index)
         if refusal is not None:
-            self.refuse(index, refusal)
+            self._defer(index, refusal)
             return
         self._outcomes[index] = ACCEPTED
         self._unsettled -= 1
@@ -77,13 +82,22 @@ class Batch:
             self.changed.set()
 
     def refuse(self, index: int, reason: str) -> None:
+        self._not_accepted(index, Refused(reason))
+
+    def _defer(self, index: int, reason: str) -> None:
+        if reason != NACKED:
+            self.has_unroutable = True
+            reason = f"{reason}: {_CURE_OF_UNROUTABLE}"
+        self._not_accepted(index, Deferred(reason))
+
+    def _not_accepted(self, index: int, outcome: Outcome) -> None:
         """Also holds back the later events of the same aggregate, which settles them too."""
         follower: int | None = index
         while follower is not None:
             self._outcomes[follower] = HELD_BACK
             self._unsettled -= 1
             follower = self._followers.get(follower)
-        self._outcomes[index] = Refused(reason)
+        self._outcomes[index] = outcome
         if not self._unsettled:
             self.changed.set()
 

@@ -43,6 +43,9 @@ class RabbitMQConfig:
     max_message_size: int | None = 16 * 1024 * 1024
     """Bytes. A larger event is refused without being sent; the broker would close the channel, and
     with it fail the other events of the call. None sets no limit."""
+    mandatory: bool = True
+    """An event that no queue takes waits until one does. False lets the broker drop it: for
+    exchanges where not every event has a reader."""
     prefetch: int = 256
     """How many messages a source receives ahead of their acknowledgement. More is faster over a
     slow network, and needs memory. Use the same number in all processes: if a process with a

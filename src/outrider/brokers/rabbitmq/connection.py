@@ -7,7 +7,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from outrider.brokers.network_errors import Diagnosis, network_diagnosis
-from outrider.brokers.rabbitmq.amqp import ClosedByBroker, ConnectionLost, Wire, connect
+from outrider.brokers.rabbitmq.amqp import (
+    MESSAGE_ID,
+    NACKED,
+    ClosedByBroker,
+    ConnectionLost,
+    Wire,
+    connect,
+    message_frames,
+    publish_frame,
+    read_properties,
+    short_bytes,
+)
 from outrider.brokers.rabbitmq.config import tls_context
 from outrider.errors import BrokerUnavailable, OutriderError
 
@@ -63,6 +74,11 @@ class Connection:
                 self._wire = await self._connect()
             return self._wire
 
+    async def prepare_again(self) -> None:
+        """On a wire of its own: the broker may close it, and must not close the one in use."""
+        wire = await self._connect()
+        await wire.close()
+
     async def _connect(self) -> Wire:
         try:
             async with asyncio.timeout(self._config.connect_timeout.total_seconds()):
@@ -97,3 +113,44 @@ def translate(
         known = isinstance(error, ConnectionLost)
         diagnosis = Diagnosis(is_permanent, str(error) if known else type(error).__name__)
     return diagnosis.error("RabbitMQ", address, error)
+
+
+async def publish_one(wire: Wire, exchange: bytes, key: bytes, header: bytes, body: bytes) -> None:
+    """Returns when the broker has stored the message, and raises BrokerUnavailable otherwise."""
+    await wire.writable()
+    publish = publish_frame(short_bytes(exchange), short_bytes(key))
+    sent = _SentMessage(header, key)
+    wire.publish(message_frames(publish, header, body, wire.frame_max), sent, (0,))
+    try:
+        refusal = await sent.refusal
+    except asyncio.CancelledError:
+        # A blocked broker takes the message once it unblocks; see the publisher.
+        if not (wire.blocked and wire.has_heartbeat):
+            wire.drop(ConnectionLost("a call on the same connection was given up"))
+        raise
+    if refusal is not None:
+        if refusal != NACKED:
+            # Not routable: the next connection declares exchange and queue again.
+            wire.drop(ConnectionLost(refusal))
+        raise BrokerUnavailable(refusal)
+
+
+class _SentMessage:
+    """A message that the broker has not confirmed yet."""
+
+    def __init__(self, header: bytes, routing_key: bytes) -> None:
+        self.refusal: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        """None if the broker has stored it."""
+        self._header, self._routing_key = header, routing_key
+
+    def message_of(self, _: int, /) -> tuple[str, str]:
+        message_id = read_properties(self._header).get(MESSAGE_ID, b"\0")[1:]
+        return message_id.decode(errors="replace"), self._routing_key.decode(errors="replace")
+
+    def confirmed(self, _: int, refusal: str | None, /) -> None:
+        if not self.refusal.done():
+            self.refusal.set_result(refusal)
+
+    def lost(self, error: ConnectionLost, /) -> None:
+        if not self.refusal.done():
+            self.refusal.set_exception(error)

@@ -70,9 +70,9 @@ class _Kind(NamedTuple):
 class MessageWriter:
     """Writes messages for one exchange."""
 
-    def __init__(self, exchange: str, cloudevents_source: str) -> None:
+    def __init__(self, exchange: str, cloudevents_source: str, *, mandatory: bool = True) -> None:
         self._exchange = short_string(exchange, "exchange")
-        self._source = cloudevents_source
+        self._source, self._mandatory = cloudevents_source, mandatory
         self._content_type = short_string(JSON, "content type")
         self._kinds: dict[tuple[str, str, int], _Kind] = {}
 
@@ -106,7 +106,7 @@ class MessageWriter:
         headers = {"ce-" + name: attributes[name] for name in sorted(_OF_THE_KIND)}
         headers |= {"event_type": envelope.event_type, "aggregate_type": envelope.aggregate_type}
         kind = _Kind(
-            publish=publish_frame(self._exchange, event_type),
+            publish=publish_frame(self._exchange, event_type, mandatory=self._mandatory),
             headers=b"".join(string_header(n) + long_string(v) for n, v in headers.items()),
             type=event_type,
         )

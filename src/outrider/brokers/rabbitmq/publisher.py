@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from outrider.brokers.rabbitmq.amqp import CHANNEL, ConnectionLost, Method, Unsendable, Wire
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from outrider.ports import CheckResult
 
 _CHUNK_BYTES: Final = 65_536
+_DECLARE_INTERVAL_S: Final = 1.0
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than configured max size (\d+)")
 _NO_TOPIC: Final = re.compile(r"access to topic '(.+?)' in exchange")
 _ACCESS_REFUSED: Final = frozenset({403})
@@ -51,8 +53,11 @@ class RabbitMQPublisher(Openable):
         self._exchange = exchange
         self._topology = (topology or Topology()).with_exchange(exchange)
         self._declarations = declarations(self._topology)
-        self._writer = MessageWriter(exchange, self._config.cloudevents_source)
+        self._writer = MessageWriter(
+            exchange, self._config.cloudevents_source, mandatory=self._config.mandatory
+        )
         self._max_size = self._config.max_message_size
+        self._next_declaration = 0.0
 
     def __repr__(self) -> str:
         return f"<RabbitMQPublisher {self._connection.address} exchange {self._exchange!r}>"
@@ -81,6 +86,8 @@ class RabbitMQPublisher(Openable):
         try:
             async with asyncio.timeout(limit.total_seconds()):
                 await self._deliver(batch)
+                if batch.has_unroutable and self._topology.queues:
+                    await self._declare_again()
         except TimeoutError:
             blocked = self._connection.blocked
             why = f"blocked by the broker: {blocked}" if blocked else f"no answer within {limit}"
@@ -158,6 +165,14 @@ class RabbitMQPublisher(Openable):
             return Refused(text) if at_fault else Unknown(str(error), error)
 
         return outcome
+
+    async def _declare_again(self) -> None:
+        """A queue of the topology may have been deleted. At most once in a while."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_declaration:
+            self._next_declaration = now + _DECLARE_INTERVAL_S
+            with suppress(OutriderError):  # the events wait in any case, and their reason is told
+                await self._connection.prepare_again()
 
     async def _declare(self, wire: Wire) -> None:
         for method in self._declarations:

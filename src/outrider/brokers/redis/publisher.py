@@ -11,7 +11,15 @@ from outrider.brokers.redis.durability import check_durability
 from outrider.brokers.redis.messages import to_fields
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
-from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.outcomes import (
+    ACCEPTED,
+    HELD_BACK,
+    Deferred,
+    Outcome,
+    Refused,
+    Unknown,
+    raise_unless_accepted,
+)
 from outrider.settings.url_parameters import with_url_settings
 
 if TYPE_CHECKING:
@@ -152,7 +160,7 @@ class RedisPublisher(Openable):
         if isinstance(reply, bytes):
             return ACCEPTED
         error = translate(reply, self._pool.address)
-        return Unknown(str(error), error)
+        return Deferred(str(error), error)
 
     async def _trim(self, connection: RedisConnection) -> Command:
         if self._config.max_length is not None:

@@ -21,6 +21,7 @@ FRAME: Final = struct.Struct(">BHI")
 
 _END: Final = bytes((FRAME_END,))
 _MANDATORY: Final = b"\x01"
+_NO_FLAGS: Final = b"\x00"
 _MAX_SHORT_STRING_BYTES: Final = 255
 
 _PUBLISH: Final = struct.Struct(">HHH")
@@ -46,9 +47,13 @@ def long_string(text: str) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def publish_frame(exchange: bytes, routing_key: bytes) -> bytes:
-    """The method that comes before a message; both names are short strings already."""
-    payload = _PUBLISH.pack(60, 40, 0) + exchange + routing_key + _MANDATORY
+def publish_frame(exchange: bytes, routing_key: bytes, *, mandatory: bool = True) -> bytes:
+    """The method that comes before a message; both names are short strings already.
+
+    The broker returns a mandatory message that no queue takes; any other it drops silently.
+    """
+    flags = _MANDATORY if mandatory else _NO_FLAGS
+    payload = _PUBLISH.pack(60, 40, 0) + exchange + routing_key + flags
     return FRAME.pack(METHOD, CHANNEL, len(payload)) + payload + _END
 
 

@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from pamqp import commands, frame
+from pamqp.base import Frame
 
 from outrider.brokers.rabbitmq.amqp.content import Content, Message, delivered_message
 from outrider.brokers.rabbitmq.amqp.errors import (
@@ -30,9 +31,7 @@ from outrider.brokers.rabbitmq.amqp.properties import MESSAGE_ID, read_propertie
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pamqp.base import Frame
-
-F = TypeVar("F", bound="Frame")
+F = TypeVar("F", bound=Frame)
 
 MAX_FRAME_BYTES: Final = 131_072
 NACKED: Final = "nacked: a queue is full, or has failed"
@@ -50,6 +49,7 @@ _CONFIRM: Final = struct.Struct(">QB")
 _ACK: Final = commands.Basic.Ack.index
 _NACK: Final = commands.Basic.Nack.index
 _DELIVER: Final = commands.Basic.Deliver.index
+_GET_OK: Final = commands.Basic.GetOk.index
 _RETURN: Final = commands.Basic.Return.index
 
 
@@ -94,6 +94,7 @@ class Wire(asyncio.Protocol):
         self._oldest_tag = 1
         self._unconfirmed: dict[int, tuple[Sender, int]] = {}
         self._content: Content | None = None
+        self._got_body = b""
         self._returned: dict[tuple[str, str], list[str]] = {}
         self._heartbeat = 0
         self._last_read = self._loop.time()
@@ -120,6 +121,13 @@ class Wire(asyncio.Protocol):
             self.drop(ConnectionLost(f"{answer.name} expected, {found.name} received"))
             raise cast("ConnectionLost", self.error)
         return found
+
+    async def get(self, queue: str) -> tuple[int, bytes] | None:
+        """Tag and body of the oldest message of a queue; None if it is empty."""
+        answer = await self.call(commands.Basic.Get(queue=queue), Frame, CHANNEL)
+        if isinstance(answer, commands.Basic.GetOk):
+            return answer.delivery_tag or 0, self._got_body
+        return None
 
     def send(self, method: Frame | bytes, channel: int = 0) -> None:
         data = method if isinstance(method, bytes) else frame.marshal(method, channel)
@@ -243,7 +251,7 @@ class Wire(asyncio.Protocol):
             tag, bits = _CONFIRM.unpack_from(data, start + 11)
             self._confirm(tag, multiple=bool(bits & 1), refusal=NACKED if index == _NACK else None)
             return
-        if index in (_DELIVER, _RETURN):
+        if index in (_DELIVER, _RETURN, _GET_OK):
             self._content = Content(index, data[start + 11 : end - 1])
             return
         method = cast("Frame", frame.unmarshal(data[start:end])[2])
@@ -295,11 +303,21 @@ class Wire(asyncio.Protocol):
         self._content = None
         if content.method == _RETURN:
             self._on_returned(content)
+        elif content.method == _GET_OK:
+            self._on_got(content)
         elif self.receiver is not None:
             message = delivered_message(content.arguments, content.header, content.body)
             self.receiver.received(message)
         else:
             raise ValueError("a delivery that nobody asked for")
+
+    def _on_got(self, content: Content) -> None:
+        if self._answer is None or self._answer.done():
+            raise ValueError("not asked for")
+        got = commands.Basic.GetOk()
+        got.unmarshal(content.arguments)
+        self._got_body = content.body
+        self._answer.set_result(got)
 
     def _on_returned(self, content: Content) -> None:
         """A return comes before its confirm, and has no tag: the message itself identifies it."""
@@ -309,7 +327,8 @@ class Wire(asyncio.Protocol):
         message_id = (
             read_properties(content.header).get(MESSAGE_ID, b"\0")[1:].decode(errors="replace")
         )
-        reason = f"unroutable: {code_name(returned.reply_code or 0)}, no queue takes {key!r}"
+        name, exchange = code_name(returned.reply_code or 0), returned.exchange or ""
+        reason = f"unroutable: {name}, exchange {exchange!r} has no queue for {key!r}"
         self._returned.setdefault((message_id, key), []).append(reason)
 
     def _take_returned(self, sender: Sender, index: int) -> str | None:
