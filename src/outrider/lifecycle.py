@@ -5,19 +5,42 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, OutriderError
+from outrider.observability.failure_reason import failure_reason
 from outrider.observability.safe_signals import SafeSignals
+from outrider.signals import ServiceFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from datetime import timedelta
-    from types import TracebackType
 
     from outrider.signals import OnSignal, Signal
 
+T = TypeVar("T")
+_abandoned: Final[set[object]] = set()
+"""Keeps tasks that ignore their cancellation; asyncio itself would forget them while they run."""
 
-class Openable(ABC):
+
+class _Entered(ABC):
+    """`async with` begins it and ends it."""
+
+    @abstractmethod
+    async def _enter(self) -> None: ...
+
+    @abstractmethod
+    async def _leave(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._leave()
+
+
+class Openable(_Entered):
     """Has `open` and `close`; `async with` calls both."""
 
     @abstractmethod
@@ -26,20 +49,14 @@ class Openable(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
         await self.open()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self) -> None:
         await self.close()
 
 
-class BackgroundService(ABC):
+class BackgroundService(_Entered):
     """Runs in one of three ways: `await run()`, `async with`, or `start()` and `stop()`."""
 
     _grace: timedelta
@@ -58,7 +75,7 @@ class BackgroundService(ABC):
     async def _run(self, opened: asyncio.Event) -> None:
         """Work until `_stopping` is set. Set `opened` as soon as the service is connected."""
 
-    def _stop_soon(self) -> None:  # noqa: B027 - most services need nothing
+    def _stop_soon(self) -> None:
         """Called by `stop` before it waits for the service to end."""
 
     @property
@@ -70,20 +87,19 @@ class BackgroundService(ABC):
         return f"{name} has ended" if self._task.done() else self._health_problem
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the service has ended although nobody stopped it; only a restart cures that."""
+        return self._task is not None and self._task.done() and not self._stopping.is_set()
+
+    @property
     def _health_problem(self) -> str | None:
         """Why a running service does no work now; None if it works."""
         return None
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
         await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -124,5 +140,71 @@ class BackgroundService(ABC):
         name = type(self).__name__
         if self._task is not None:
             raise ConfigurationError(f"this {name} was started before; make a new one")
-        self._task = asyncio.create_task(self._run(opened), name=f"outrider {name}")
+        self._task = asyncio.create_task(self._work(opened), name=f"outrider {name}")
         return self._task
+
+    async def _work(self, opened: asyncio.Event) -> None:
+        """Report a failure after the start, since perhaps nobody awaits the task before `stop`."""
+        name = type(self).__name__
+        try:
+            await refuse_own_cancellation(name, self._run(opened))
+        except Exception as error:
+            if opened.is_set():
+                own = isinstance(error, OutriderError)
+                reason = str(error) if own else failure_reason(error)
+                self._signal(ServiceFailed(service=name, reason=reason))
+            raise
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled the current task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def refuse_own_cancellation(name: str, work: Awaitable[None]) -> None:
+    """Await work whose CancelledError, if nobody has cancelled it, is an error and not its end."""
+    try:
+        await work
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        problem = f"{name} has ended: nobody cancelled it, and yet it raised"
+        raise ConfigurationError(f"{problem} {failure_reason(error)}") from error
+
+
+async def call_apart(name: str, call: Awaitable[T], patience_s: float) -> T:
+    """Await foreign code in its own task, and do not wait for ever if it ignores a cancellation.
+
+    After `patience_s` it is left to itself, and ConfigurationError is raised.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        await _wait(task, patience_s)
+        _abandoned.add(task)
+        task.add_done_callback(_forget)
+        if not task.done():
+            raise ConfigurationError(
+                f"{name} has ignored its cancellation for {patience_s:g} s and still runs: let "
+                "CancelledError pass there; only a restart of this process ends it now"
+            ) from None
+        raise
+    return task.result()
+
+
+async def _wait(task: asyncio.Future[T], limit_s: float) -> None:
+    """Wait for the end of a task, even if this is cancelled again, by another timeout."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + limit_s
+    while not task.done() and (left := end - clock()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=left)
+
+
+def _forget(task: asyncio.Future[T]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # marks it as retrieved, else asyncio logs a warning

@@ -250,6 +250,14 @@ class MessagesLost:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServiceFailed:
+    """A relay, consumer or stream has ended although nobody stopped it; only a restart helps."""
+
+    service: str
+    reason: str
+
+
 Signal = (
     EventsRecorded
     | RelayStarted
@@ -275,6 +283,7 @@ Signal = (
     | SourceUnavailable
     | SourceAvailable
     | MessagesLost
+    | ServiceFailed
 )
 """Everything that relays and consumers report."""
 

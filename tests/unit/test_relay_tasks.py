@@ -42,9 +42,8 @@ async def test_task_that_dies_takes_the_relay_along_with_its_error(duty: str) ->
 
     # then
     assert relay.problem == "OutboxRelay has ended"
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(LookupError, match=duty):
         await relay.stop()
-    assert {str(error) for error in caught.value.exceptions} == {duty}
 
 
 class Reluctant(InMemoryEventBus):

@@ -139,6 +139,7 @@ class PrometheusMetrics:
                 | s.EventDeadLettered()
                 | s.SourceUnavailable()
                 | s.SourceAvailable()
+                | s.ServiceFailed()
             ):
                 pass
             case _:

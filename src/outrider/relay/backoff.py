@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
+MAX_OUTAGE_DELAY: Final = timedelta(seconds=5)
 _MAX_TIMES: Final = 10_000
 
 
@@ -42,7 +43,7 @@ class RetryTimes:
 class OutageBackoff:
     """Exponential backoff with jitter, from a tenth of a second to five seconds."""
 
-    def __init__(self, first: float = 0.1, cap: float = 5.0) -> None:
+    def __init__(self, first: float = 0.1, cap: float = MAX_OUTAGE_DELAY.total_seconds()) -> None:
         self._first, self._cap = first, cap
         self._failures = 0
 

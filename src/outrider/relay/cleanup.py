@@ -37,9 +37,7 @@ class Cleanup:
         self._sink, self._signal = sink, signal
 
     async def run(self) -> None:
-        if self._retention is None:
-            return
-        while True:
+        while self._retention is not None:
             deleted = await self._delete(self._retention)
             if deleted:
                 self._signal(EventsDeleted(sink=self._sink, events=deleted))

@@ -73,6 +73,11 @@ class RelayConfig:
         if problems:
             raise ConfigurationError("relay: " + "; ".join(problems))
 
+    @property
+    def patience_s(self) -> float:
+        """How long a publisher may ignore its cancellation: until the lease ends, at least 1 s."""
+        return max(1.0, self.lease.total_seconds() / 3)
+
     def wait_after(self, attempt: int, max_retries: int | None) -> timedelta | None:
         """How long an event waits after this refusal; None if it was the last that is allowed."""
         if attempt >= (max_retries or self.max_retries):

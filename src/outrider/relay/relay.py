@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from outrider.errors import BrokerUnavailable, DatabaseUnavailable, OutriderError
 from outrider.lanes import LANES_FREE, decode_lanes
-from outrider.lifecycle import BackgroundService
+from outrider.lifecycle import BackgroundService, call_apart, refuse_own_cancellation
+from outrider.observability.logging import log_signals
+from outrider.relay.backoff import MAX_OUTAGE_DELAY
 from outrider.relay.cleanup import Cleanup
 from outrider.relay.config import RelayConfig
 from outrider.relay.leases import HeldLanes
@@ -17,7 +19,11 @@ from outrider.relay.outages import Outages
 from outrider.signals import OnSignal, RelayStarted, RelayStopped, WokenUp
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from outrider.ports import EventPublisher, RelayStore
+
+T = TypeVar("T")
 
 _MAX_COUNTED: Final = 10_000
 _CLOSE_TIMEOUT_S: Final = 2
@@ -35,7 +41,7 @@ class OutboxRelay(BackgroundService):
         publisher: EventPublisher,
         config: RelayConfig | None = None,
         *,
-        on_signal: OnSignal | None = None,
+        on_signal: OnSignal | None = log_signals,
     ) -> None:
         super().__init__(on_signal)
         self.config = config or RelayConfig()
@@ -68,45 +74,62 @@ class OutboxRelay(BackgroundService):
 
     async def _run(self, opened: asyncio.Event) -> None:
         try:
-            connected = await self._open()
-            await self._lanes.renew()
+            problem = await self._connect_sink()  # a sink that is away does not delay the start
+            connected = await self._until_stored(lambda: self._store.open(self._wake))
+            if connected is None or await self._until_stored(self._lanes.renew) is None:
+                return
             self._report_started(connected)
             opened.set()
-            async with asyncio.TaskGroup() as tasks:
-                duties = [
-                    tasks.create_task(self._keep_lease(), name="outrider-lease"),
-                    tasks.create_task(self._cleanup.run(), name="outrider-cleanup"),
-                ]
-                loops = [
-                    tasks.create_task(loop.run(), name=f"outrider-loop-{loop.number}")
-                    for loop in self._loops
-                ]
-                await asyncio.wait(loops)
-                for duty in duties:
-                    duty.cancel()
+            await self._relay(problem)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
         finally:
-            pending = await self._close()
-            published = sum(loop.published for loop in self._loops)
-            self._signal(
-                RelayStopped(
-                    relay=self.config.name,
-                    sink=self._store.sink,
-                    published=published,
-                    pending=pending,
-                )
-            )
+            await self._close()
 
-    async def _open(self) -> str:
-        """Wait until the database answers; a sink that is down does not delay the start."""
-        with suppress(BrokerUnavailable):
-            await self._publisher.open()
-        while True:
+    async def _relay(self, sink_problem: str | None) -> None:
+        """Run the loops and what they need; if one of these ends early, all end with its error."""
+        quiet_s = (self.config.publish_timeout + MAX_OUTAGE_DELAY).total_seconds()
+        needs = {
+            "lease": self._keep_lease(),
+            "cleanup": self._cleanup.run(),
+            "sink": self._outages.watch_sink(sink_problem, self._connect_sink, quiet_s),
+        }
+        works = {f"loop-{loop.number}": loop.run() for loop in self._loops}
+        async with asyncio.TaskGroup() as tasks:
+
+            def begin(name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+                name = f"outrider-{name}"
+                return tasks.create_task(refuse_own_cancellation(name, work), name=name)
+
+            duties = [begin(name, duty) for name, duty in needs.items()]
+            await asyncio.wait([begin(name, work) for name, work in works.items()])
+            for duty in duties:
+                duty.cancel()
+
+    async def _connect_sink(self) -> str | None:
+        """Returns why the sink cannot be reached now, if it cannot."""
+        limit = self.config.publish_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(limit):
+                opening = self._publisher.open()
+                await call_apart("the publisher", opening, self.config.patience_s)
+        except BrokerUnavailable as error:
+            return str(error)
+        except TimeoutError:
+            return f"no answer within {limit:g} s"
+        return None
+
+    async def _until_stored(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Repeat until the database answers; returns None if the relay is stopped meanwhile."""
+        while not self._stopping.is_set():
             try:
-                return await self._store.open(self._wake)
+                result = await call()
             except DatabaseUnavailable as error:
-                if self._stopping.is_set():
-                    raise
                 await self._outages.store_is_down(error)
+            else:
+                self._outages.store_is_up()
+                return result
+        return None
 
     def _report_started(self, connected: str) -> None:
         self._signal(
@@ -152,13 +175,23 @@ class OutboxRelay(BackgroundService):
             for loop in self._loops:
                 loop.extend(self._lanes.valid_until)
 
-    async def _close(self) -> int | None:
-        """Release everything; returns how many events are pending, if that can be told."""
+    async def _close(self) -> None:
+        """Release everything, and report how many events are pending, if that can be told."""
         pending = None
-        with suppress(OutriderError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._lanes.release_all()
-                pending = await self._store.count_pending(_MAX_COUNTED)
-        await self._store.close()
-        await self._publisher.close()
-        return pending
+        try:
+            with suppress(OutriderError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._lanes.release_all()
+                    pending = await self._store.count_pending(_MAX_COUNTED)
+            await self._store.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    closing = self._publisher.close()
+                    await call_apart("the publisher", closing, self.config.patience_s)
+        finally:
+            self._report_stopped(pending)
+
+    def _report_stopped(self, pending: int | None) -> None:
+        published = sum(loop.published for loop in self._loops)
+        name, sink = self.config.name, self._store.sink
+        self._signal(RelayStopped(relay=name, sink=sink, published=published, pending=pending))
