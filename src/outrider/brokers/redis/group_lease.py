@@ -41,9 +41,10 @@ class GroupLease:
     async def renew(self) -> None:
         await self.within(("PEXPIRE", self._key, self._duration_ms))
 
-    async def release(self) -> None:
+    async def release(self, *commands: Command) -> None:
+        """Run these commands and give up the lease, if it is ours."""
         if self.is_held:
-            await self.within(("DEL", self._key))
+            await self.within(*commands, ("DEL", self._key))
             self.reset()
 
     def reset(self) -> None:

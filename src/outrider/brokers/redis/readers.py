@@ -11,7 +11,9 @@ from uuid import uuid4
 
 from redis import exceptions
 
+from outrider.brokers.redis.crash_counts import CrashCounts
 from outrider.brokers.redis.group_lease import GroupLease
+from outrider.brokers.redis.losses import Losses, count_trimmed, named
 from outrider.brokers.redis.messages import to_delivery
 from outrider.errors import LeaseLost
 
@@ -33,13 +35,23 @@ class Group:
 
     def __init__(self, pool: ConnectionPool, stream: str, name: str) -> None:
         self.pool, self.stream, self.name = pool, stream, name
+        self.crashes = CrashCounts(pool, stream, name)
+        self.losses = Losses()
 
     async def create(self) -> None:
-        """A new group begins with the oldest entry of the stream; an existing one stays."""
+        """A new group begins with the oldest entry of the stream; an existing one stays.
+
+        ENTRIESREAD is how many entries are gone already, and so no loss of this group.
+        """
         command: Command = ("XGROUP", "CREATE", self.stream, self.name, "0", "MKSTREAM")
         async with self.pool.connection() as connection:
-            [reply] = await connection.ask(command)
-        if not str(reply).startswith("BUSYGROUP"):
+            [info] = await connection.ask(("XINFO", "STREAM", self.stream))
+            stream = named(info) if isinstance(info, list) else {}
+            gone = stream.get(b"entries-added", 0) - stream.get(b"length", 0)
+            [reply] = await connection.ask((*command, "ENTRIESREAD", max(0, gone)))
+            if isinstance(reply, exceptions.ResponseError) and not _is_busy(reply):
+                [reply] = await connection.ask(command)  # before Redis 7.0
+        if not _is_busy(reply):
             self.pool.checked([reply])
 
     async def existed(self, replies: list[Any]) -> bool:
@@ -51,19 +63,35 @@ class Group:
         self.pool.checked(replies)
         return True
 
-    async def deliveries(self, entries: list[Any], pending: list[Any]) -> list[Delivery]:
-        """Entries that were deleted from the stream while they were pending are acknowledged.
-
-        `pending` are rows of XPENDING: entry, consumer, idle time and number of deliveries.
-        """
+    async def live(self, entries: Sequence[Any]) -> list[Delivery]:
+        """Entries that were deleted from the stream while they were pending are acknowledged."""
         if deleted := [entry for entry, fields in entries if fields is None]:
             await self.pool.ask(("XACK", self.stream, self.name, *deleted))
-        del pending
+            self.losses.deleted(deleted)
         return [to_delivery(entry, fields) for entry, fields in entries if fields is not None]
 
     def read(self, consumer: str, limit: int, after: bytes, *options: str | int) -> Command:
         who = ("GROUP", self.name, consumer)
         return ("XREADGROUP", *who, "COUNT", limit, *options, "STREAMS", self.stream, after)
+
+    def read_new(self, consumer: str, limit: int, *options: str | int) -> tuple[Command, ...]:
+        """For `new_entries`: the position of the group, and then its next entries."""
+        position = (("XINFO", kind, self.stream) for kind in ("STREAM", "GROUPS"))
+        return (*position, self.read(consumer, limit, b">", *options))
+
+    def new_entries(self, replies: list[Any]) -> tuple[list[Any], Command | None]:
+        """The entries, and a command that corrects the group's position after a loss."""
+        stream, groups, found = replies
+        entries = found[0][1] if found else []
+        rows = {row[b"name"]: row for row in map(named, groups)}
+        group = rows[self.name.encode()]
+        lost = count_trimmed(named(stream), group) if entries else 0
+        if not lost:
+            return entries, None
+        self.losses.trimmed(group[b"last-delivered-id"], entries[0][0], lost)
+        # Before Redis 8.0 the server does not count lost entries as read.
+        read, last = group[b"entries-read"] + lost + len(entries), entries[-1][0]
+        return entries, ("XGROUP", "SETID", self.stream, self.name, last, "ENTRIESREAD", read)
 
     def claim(
         self, consumer: str, idle_ms: int, after: bytes, limit: int, *options: str
@@ -71,8 +99,9 @@ class Group:
         who = (self.stream, self.name, consumer)
         return ("XAUTOCLAIM", *who, idle_ms, after, "COUNT", limit, *options)
 
-    def pending(self, consumer: str, first: bytes, limit: int) -> Command:
-        return ("XPENDING", self.stream, self.name, first, "+", limit, consumer)
+
+def _is_busy(reply: object) -> bool:
+    return str(reply).startswith("BUSYGROUP")
 
 
 class Reader(Protocol):
@@ -113,10 +142,13 @@ class OrderedReader:
         self._group = group
         key = f"{group.stream}.{group.name}.lease"
         self._lease = GroupLease(group.pool, key, takeover_after)
+        self._has_suspects = False
+        """Whether the pending entries are those of a process that died."""
         self.reset()
 
     def reset(self) -> None:
         self._lease.reset()
+        self._is_owner = False
         self._claim_cursor: bytes | None = _START
         """Where to go on claiming pending entries of other consumer names; None after the last."""
         self._last = _START
@@ -127,13 +159,17 @@ class OrderedReader:
         if not self._lease.is_held and not await self._lease.take():
             await asyncio.sleep(_STANDBY_INTERVAL_S)
             return []
+        if not self._is_owner:
+            await self._own()
         while self._claim_cursor is not None:
             await self._claim()
-        if found := await self._read(limit):
+        while self._has_pending:
+            if found := await self._read_pending(limit):
+                return found
+        if found := await self._read_new(limit):
             return found
-        if not self._has_pending:
-            await self._wait_for_entries()
-        return await self._read(limit)
+        await self._wait_for_entries()
+        return await self._read_new(limit)
 
     async def renew(self, _unacknowledged: Sequence[bytes], /) -> None:
         if self._lease.is_held:
@@ -143,35 +179,60 @@ class OrderedReader:
         self._group.pool.checked(await self._lease.within(command))
 
     async def release(self) -> None:
-        await self._lease.release()
+        await self._lease.release(self._group.crashes.end)
+
+    async def _own(self) -> None:
+        owner, _ = self._group.pool.checked(await self._lease.within(*self._group.crashes.begin))
+        self._has_suspects |= self._group.crashes.died(owner)
+        self._is_owner = True
 
     async def _claim(self) -> None:
         """Entries are pending under other names if the group was also read without order."""
         cursor = self._claim_cursor or _START
         claim = self._group.claim(self._CONSUMER, 0, cursor, _MAX_CLAIMED, "JUSTID")
         replies = await self._lease.within(claim)
-        cursor = replies[0][0] if await self._group.existed(replies) else _START
+        if not await self._group.existed(replies):
+            self._claim_cursor = None
+            return
+        cursor, _, *deleted = replies[0]
+        self._group.losses.deleted(*deleted)
         self._claim_cursor = cursor if cursor != _START else None
 
-    async def _read(self, limit: int) -> list[Delivery]:
-        # True until the reply is here: if it is lost, the entries that it held are pending.
-        pending, self._has_pending = self._has_pending, True
-        after = self._last if pending else b">"
-        commands = [self._group.read(self._CONSUMER, limit, after)]
-        if pending:
-            commands.append(self._group.pending(self._CONSUMER, b"(" + after, limit))
-        replies = await self._lease.within(*commands)
+    async def _read_pending(self, limit: int) -> list[Delivery]:
+        replies = await self._lease.within(self._group.read(self._CONSUMER, limit, self._last))
         if not await self._group.existed(replies):
             self._last = _START
             return []
         entries = replies[0][0][1] if replies[0] else []
-        found = await self._group.deliveries(entries, replies[1] if pending else [])
-        if not self._lease.is_held:
-            raise LeaseLost("the lease was lost meanwhile")
-        self._has_pending = pending and bool(entries)
+        found = await self._group.live(entries)
+        if self._has_suspects:
+            await self._group.crashes.mark(found)
+        self._check_lease()
         if entries:
             self._last = entries[-1][0]
+        else:
+            self._has_pending = self._has_suspects = False
         return found
+
+    async def _read_new(self, limit: int) -> list[Delivery]:
+        # True until the reply is here: if it is lost, the entries that it held are pending.
+        self._has_pending = True
+        replies = await self._lease.within(*self._group.read_new(self._CONSUMER, limit))
+        if not await self._group.existed(replies):
+            self._last = _START
+            return []
+        entries, correction = self._group.new_entries(replies)
+        if correction is not None:
+            await self.execute(correction)
+        self._check_lease()
+        self._has_pending = False
+        if entries:
+            self._last = entries[-1][0]
+        return await self._group.live(entries)
+
+    def _check_lease(self) -> None:
+        if not self._lease.is_held:
+            raise LeaseLost("the lease was lost meanwhile")
 
     async def _wait_for_entries(self) -> None:
         """With XREAD, which takes nothing: a blocking XREADGROUP could not check the lease."""
@@ -205,12 +266,15 @@ class SharedReader:
     async def read(self, limit: int, /) -> list[Delivery]:
         if time.monotonic() >= self._claim_at and (found := await self._claim(limit)):
             return found
-        block = ("BLOCK", int(_BLOCK_S * 1000))
+        read = self._group.read_new(self._consumer, limit, "BLOCK", int(_BLOCK_S * 1000))
         async with self._group.pool.connection(_BLOCK_S) as connection:
-            replies = await connection.ask(self._group.read(self._consumer, limit, b">", *block))
-        if not await self._group.existed(replies) or not replies[0]:
+            replies = await connection.ask(*read)
+        if not await self._group.existed(replies):
             return []
-        return await self._group.deliveries(replies[0][0][1], [])
+        entries, correction = self._group.new_entries(replies)
+        if correction is not None:
+            await self._group.pool.ask(correction)
+        return await self._group.live(entries)
 
     async def renew(self, unacknowledged: Sequence[bytes], /) -> None:
         """Claim our own entries, which sets their idle time to zero."""
@@ -225,14 +289,17 @@ class SharedReader:
         """Nothing to do: unacknowledged entries become idle, and others claim them."""
 
     async def _claim(self, limit: int) -> list[Delivery]:
+        """Entries of processes that died or hang, as suspects."""
         group = self._group
         claim = group.claim(self._consumer, self._idle_ms, self._claim_cursor, limit)
         async with group.pool.connection() as connection:
-            pending = group.pending(self._consumer, b"-", _MAX_CLAIMED)
-            replies = await connection.ask(claim, pending)
+            replies = await connection.ask(claim)
         if not await group.existed(replies):
             return []
-        self._claim_cursor, entries, *_ = replies[0]
+        self._claim_cursor, entries, *deleted = replies[0]
+        group.losses.deleted(*deleted)
         if self._claim_cursor == _START:
             self._claim_at = time.monotonic() + self._idle_ms / 3000
-        return await group.deliveries([entry for entry in entries if entry], replies[1])
+        found = await group.live([entry for entry in entries if entry])
+        await group.crashes.mark(found)
+        return found

@@ -17,6 +17,7 @@ from outrider.settings.url_parameters import with_url_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from outrider.consumer.losses import Loss
     from outrider.ports import Delivery
 
 
@@ -27,7 +28,7 @@ class RedisSource(Openable):
     One process at a time receives, in order; the others stand by. When it ends or dies, the next
     one begins with the entries that are not acknowledged. With `ordered=False` many processes share
     the group, and events of an aggregate may overtake each other. Entries that are trimmed before
-    they are handled are lost.
+    they are handled are lost; `take_losses` tells which.
     """
 
     def __init__(
@@ -89,6 +90,9 @@ class RedisSource(Openable):
         self._unacknowledged |= {delivery.message[0]: delivery for delivery in found}
         return found
 
+    def take_losses(self) -> list[Loss]:
+        return self._group.losses.take()
+
     async def acknowledge(self, delivery: Delivery, /) -> None:
         if not delivery.lost:
             with _as_unavailable():
@@ -107,11 +111,16 @@ class RedisSource(Openable):
             self._mark_lost()
 
     async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
-        delivery.crash_count += by
+        with _as_unavailable():
+            await self._group.crashes.adjust(delivery, by)
 
     async def _acknowledge(self, delivery: Delivery) -> None:
         entry, _ = delivery.message
-        await self._acknowledgements.add(entry)
+        if delivery.suspect:
+            acknowledgement = ("XACK", self._group.stream, self._group.name, entry)
+            await self._pool.ask(acknowledgement, self._group.crashes.delete(entry))
+        else:
+            await self._acknowledgements.add(entry)
         self._unacknowledged.pop(entry, None)
 
     async def _renew(self) -> None:
