@@ -51,7 +51,7 @@ def new_row() -> tuple[Any, ...]:
 
 SESSIONS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "accept": (sql.accept, FENCE),
-    "refuse": (sql.refuse, (*FENCE, [None], ["no"])),
+    "refuse": (sql.refuse, (*FENCE, [None], ["no"], [True])),
     "adjust_crash_count": (sql.adjust_crash_count, (*FENCE, 1)),
     "renew": (sql.renew, (SINK, OLD, "old", LEASE)),
     "release": (sql.release, (SINK, OLD, [LANE])),

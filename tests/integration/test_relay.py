@@ -116,6 +116,43 @@ async def test_refused_event_waits_and_fails_while_others_arrive(
     assert [r.getMessage() for r in critical] == ["event failed, a person must look"]
 
 
+async def test_limit_recorded_with_an_event_wins_over_that_of_the_relay(
+    database: AsyncEngine, watch: SignalRecorder
+) -> None:
+    # given a relay that allows three attempts, and an outbox that allows two
+    strict = Outbox(max_retries=2)
+    async with AsyncSession(database) as session, session.begin():
+        outbox.record(session, DomainEvent("thing.happened", "thing", 1, {}))
+        strict.record(session, DomainEvent("thing.happened", "thing", 2, {}))
+        strict.record(session, DomainEvent("thing.happened", "thing", 3, {}), max_retries=5)
+    sink = RecordingSink(lambda _: Refused("no"))
+
+    # when
+    async with OutboxRelay(SqlOutboxStore(database), sink, FAST, on_signal=watch):
+        await watch.until(lambda: len(watch.of(s.EventFailed)) == 3)
+
+    # then
+    assert await column(database, "max_retries") == [None, 2, 5]
+    assert await column(database, "retry_count") == [3, 2, 5]
+
+
+async def test_many_events_of_one_transaction_keep_their_limit(database: AsyncEngine) -> None:
+    async with AsyncSession(database) as session, session.begin():
+        many = [DomainEvent("thing.happened", "thing", n, {}) for n in range(20)]
+        outbox.record(session, *many, max_retries=7)
+        outbox.record(session, DomainEvent("thing.happened", "thing", 0, {}))
+
+    assert await column(database, "max_retries") == [*[7] * 20, None]
+
+
+async def test_limit_below_one_is_refused_when_it_is_given(database: AsyncEngine) -> None:
+    with pytest.raises(ConfigurationError, match="max_retries must be at least 1, not 0"):
+        Outbox(max_retries=0)
+    async with AsyncSession(database) as session, session.begin():
+        with pytest.raises(ConfigurationError, match="at least 1"):
+            outbox.record(session, DomainEvent("thing.happened", "thing", 1, {}), max_retries=-1)
+
+
 async def test_failed_event_parks_its_aggregate_if_so_set(
     database: AsyncEngine, watch: SignalRecorder
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from sqlalchemy import Connection
+from sqlalchemy.event import listens_for
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -15,12 +17,18 @@ from outrider.events.context import metadata_for
 from outrider.events.envelope import EventEnvelope
 from outrider.events.strict_json import DEFAULT_LIMITS, Limits, encode_untyped
 from outrider.lanes import encode_lanes
+from outrider.observability.safe_signals import SafeSignals
 from outrider.recording import connection_hook, session_hook
 from outrider.recording.aggregates import COLLECTOR
 from outrider.recording.routing import Routes
 from outrider.recording.rows import Row, insert, row_of
 from outrider.signals import EventsRecorded
-from outrider.store.schema.tables import OutboxTables
+from outrider.store.schema.tables import (
+    OutboxRecord,
+    OutboxTables,
+    map_outbox,
+    mapped_tables,
+)
 from outrider.store.wakeup import notifier_for
 
 if TYPE_CHECKING:
@@ -52,6 +60,12 @@ class Recorded(int):
         return int(self)
 
 
+def _at_least_one(max_retries: int | None) -> int | None:
+    if max_retries is not None and max_retries < 1:
+        raise ConfigurationError(f"max_retries must be at least 1, not {max_retries}")
+    return max_retries
+
+
 class Outbox:
     """Writes events in the caller's transaction: changes and events commit together, or neither.
 
@@ -66,21 +80,29 @@ class Outbox:
         limits: Limits = DEFAULT_LIMITS,
         wake_up: bool = True,
         routes: Routes | Mapping[str, str | Sequence[str]] | None = None,
+        max_retries: int | None = None,
         on_signal: OnSignal | None = None,
     ) -> None:
-        self._on_signal = on_signal
+        self._on_signal, self._safe_signals = on_signal, SafeSignals()
         self.tables = tables or OutboxTables()
         self.routes = routes if isinstance(routes, Routes) else Routes(routes)
         self.limits = limits
         self.wake_up = wake_up
+        self._max_retries = _at_least_one(max_retries)
 
-    def record(self, target: Target, *events: Event | EventEnvelope) -> Recorded:
-        """Record events in the transaction of a session or connection; nothing is sent yet."""
+    def record(
+        self, target: Target, *events: Event | EventEnvelope, max_retries: int | None = None
+    ) -> Recorded:
+        """Record events in the transaction of a session or connection; nothing is sent yet.
+
+        After `max_retries` refusals these events count as failed, instead of the relay's limit.
+        """
         sync = _sync_of(target)
+        limit = self._max_retries if max_retries is None else _at_least_one(max_retries)
         rows: list[Row] = []
         for event in events:
             envelope = self._envelope(event)
-            rows += [row_of(envelope, sink) for sink in self.routes.of(envelope.event_type)]
+            rows += [row_of(envelope, sink, limit) for sink in self.routes.of(envelope.event_type)]
         self._check_transaction(sync)
         if isinstance(sync, Session):
             return Recorded(session_hook.add_rows(sync, self, rows))
@@ -114,6 +136,12 @@ class Outbox:
         """For `sessionmaker(info=…)`: its sessions also record the events of their aggregates."""
         return {COLLECTOR: self}
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether OutboxRecord is mapped onto this outbox."""
+        mapped = mapped_tables()
+        return mapped is not None and mapped.outbox.fullname == self.tables.outbox.fullname
+
     def bind_arguments(self) -> dict[str, Table]:
         return {"clause": self.tables.outbox}
 
@@ -128,7 +156,8 @@ class Outbox:
             notifier.notify(encode_lanes(lanes))
         if self._on_signal is not None:
             types = {row.id: row.event_type for row in rows}
-            self._on_signal(EventsRecorded(events=Counter(types.values())))
+            recorded = EventsRecorded(events=Counter(types.values()))
+            self._safe_signals.send(self._on_signal, recorded)
 
 
 class OutboxEventDispatcher:
@@ -137,13 +166,26 @@ class OutboxEventDispatcher:
     def __init__(self, session: Target, outbox: Outbox | None = None) -> None:
         self._session = session
         self._outbox = outbox or DEFAULT_OUTBOX
+        if mapped_tables() is None:
+            map_outbox(self._outbox.tables)
 
     def dispatch(self, events: Iterable[Event]) -> Recorded:
-        """Record the events in the session's transaction. Neither flushes nor commits it."""
+        """Add one `OutboxRecord` per event to the session. Neither flushes nor commits it."""
         return self._outbox.record(self._session, *events)
 
 
 DEFAULT_OUTBOX: Final = Outbox()
+_outbox_of: Final = lru_cache(Outbox)
+
+
+@listens_for(Session, "transient_to_pending")
+def _added(session: Session, added: object) -> None:
+    if isinstance(added, OutboxRecord):
+        # The last one, so that the record comes after all events that were recorded before it.
+        writers = [session.info.get(COLLECTOR), *session_hook.writers(session)]
+        mapped = [writer for writer in writers if writer and writer.is_mapped]
+        writer = mapped[-1] if mapped else _outbox_of(mapped_tables())
+        session_hook.add_record(session, writer, added)
 
 
 def with_context(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from datetime import UTC
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from sqlalchemy import inspect
+from sqlalchemy.orm import class_mapper
 
+from outrider.events.strict_json import JsonObject
 from outrider.lanes import LANES, aggregate_key
 from outrider.ports import DEFAULT_SINK
 from outrider.recording.hidden_values import hidden_values
+from outrider.store.schema.tables import OutboxRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
 # statement. So only a few rows are inserted with VALUES, and more rows with arrays.
 _MAX_ROWS_AS_VALUES: Final = 16
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(JsonObject).decode
+_DEFAULTS: Final = {
+    each.name: each.default for each in fields(OutboxRecord) if each.default is not MISSING
+}
 
 
 class Row(NamedTuple):
@@ -44,6 +53,8 @@ class Row(NamedTuple):
     payload: str
     metadata: str
     occurred_at: datetime
+    max_retries: int | None = None
+    """None leaves the limit to the relay."""
 
 
 # The PostgreSQL type of each column.
@@ -59,10 +70,13 @@ _TYPES: Final = {
     "payload": "jsonb",
     "metadata": "jsonb",
     "occurred_at": "timestamptz",
+    "max_retries": "integer",
 }
 
 
-def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
+def row_of(
+    envelope: EventEnvelope, sink: str = DEFAULT_SINK, max_retries: int | None = None
+) -> Row:
     """The columns of an envelope, for code that inserts the row itself."""
     key = aggregate_key(sink, envelope.aggregate_type, envelope.aggregate_id)
     return Row(
@@ -77,7 +91,28 @@ def row_of(envelope: EventEnvelope, sink: str = DEFAULT_SINK) -> Row:
         envelope.data.decode(),
         _encode(envelope.metadata).decode(),
         envelope.occurred_at,
+        max_retries,
     )
+
+
+def row_of_record(record: OutboxRecord) -> Row:
+    """The columns of a record that the application has made or changed."""
+    return row_of(record.checked_envelope(), record.sink, record.max_retries)
+
+
+def record_of(row: Row) -> OutboxRecord:
+    """The row as a new ORM object. Skips the constructor, since the event was checked before."""
+    record: OutboxRecord = class_mapper(OutboxRecord).class_manager.new_instance()
+    decoded = {"payload": _decode(row.payload), "metadata": _decode(row.metadata)}
+    vars(record).update(_DEFAULTS | row._asdict() | decoded)
+    return record
+
+
+def is_changed(record: OutboxRecord, row: Row) -> bool:
+    """Whether the application has changed the record since `record_of`."""
+    if inspect(record).modified:
+        return True
+    return (record.payload, record.metadata) != (_decode(row.payload), _decode(row.metadata))
 
 
 @hidden_values()
@@ -97,7 +132,7 @@ def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> N
 
 def _for_sqlite(row: Row) -> tuple[object, ...]:
     moment = row.occurred_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-    return (row.id.hex, *row[1:-1], moment)
+    return (row.id.hex, *row[1:-2], moment, row.max_retries)
 
 
 @lru_cache(maxsize=64)
