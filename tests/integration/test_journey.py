@@ -26,6 +26,7 @@ from outrider import (
     OutboxRelay,
     SqlInbox,
     SqlOutboxStore,
+    map_outbox,
 )
 from outrider.brokers.rabbitmq import Binding, Queue, RabbitMQPublisher, RabbitMQSource, Topology
 from outrider.observability import BatchPublished, Signal
@@ -99,6 +100,7 @@ async def test_files_of_one_event_are_those_that_the_page_lists(
     database: AsyncEngine, services: Services
 ) -> None:
     # given a relay to RabbitMQ and a consumer with an inbox, connected and idle
+    map_outbox()
     handlers, handled = Handlers(), asyncio.Event()
 
     @handlers.handles(ParcelSent)

@@ -37,7 +37,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from outrider import ConfigurationError, DomainEvent, InvalidEvent, RaisesEvents
+from outrider import ConfigurationError, DomainEvent, InvalidEvent, RaisesEvents, map_outbox
 from outrider.recording.outbox import Outbox
 from outrider.testing.services import Services
 
@@ -48,6 +48,7 @@ on_postgres = pytest.mark.parametrize(
     "shop", ["postgresql+asyncpg", "postgresql+psycopg"], indirect=True
 )
 as_session_and_connection = pytest.mark.parametrize("kind", [AsyncSession, AsyncConnection])
+map_outbox()  # so that every row of a session has its record in `session.new`
 
 
 class Base(DeclarativeBase):

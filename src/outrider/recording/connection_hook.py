@@ -29,7 +29,8 @@ def add_rows(connection: Connection, writer: Writer, rows: Iterable[Row]) -> int
         _uncommitted[connection] = {}
         _listen(connection)
     uncommitted = _uncommitted[connection].setdefault(writer, UncommittedRows())
-    return uncommitted.add(rows, _open_savepoints(connection))
+    new = uncommitted.add(rows, _open_savepoints(connection))
+    return len({row.id for row in new})
 
 
 def _open_savepoints(connection: Connection) -> list[str]:

@@ -13,6 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from outrider.recording import connection_hook
+from outrider.recording.rows import row_of_record
 from outrider.recording.uncommitted_rows import UncommittedRows, Writer
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import SessionTransaction
 
     from outrider.recording.rows import Row
+    from outrider.store.schema.tables import OutboxRecord
 
 _UNCOMMITTED: Final = "outrider.uncommitted"
 _COMMITTING: Final = "outrider.committing"
@@ -36,8 +38,31 @@ def add_rows(session: Session, writer: Writer, rows: Iterable[Row]) -> int:
         # connection commits later, so its hook still writes them.
         connection = session.connection(bind_arguments=writer.bind_arguments())
         return connection_hook.add_rows(connection, writer, rows)
+    uncommitted = _rows_of(session, writer)
+    new = uncommitted.add(rows, _open_savepoints(session))
+    # SQLAlchemy allows no changes of `session.new` during a flush.
+    if writer.is_mapped and not session._flushing:
+        uncommitted.show(session, new)
+    return len({row.id for row in new})
+
+
+def writers(session: Session) -> list[Writer]:
+    """The outboxes that have rows in this transaction, in the order in which they write them."""
+    return list(session.info.get(_UNCOMMITTED, ()))
+
+
+def add_record(session: Session, writer: Writer, record: OutboxRecord) -> None:
+    """Insert a record of the application with the recorded events, not with the next flush."""
+    if _COMMITTING in session.info:
+        session.expunge(record)
+        add_rows(session, writer, [row_of_record(record)])
+    elif all(record not in rows for rows in session.info.get(_UNCOMMITTED, {}).values()):
+        _rows_of(session, writer).add_record(record, _open_savepoints(session))
+
+
+def _rows_of(session: Session, writer: Writer) -> UncommittedRows:
     uncommitted: dict[Writer, UncommittedRows] = session.info.setdefault(_UNCOMMITTED, {})
-    return uncommitted.setdefault(writer, UncommittedRows()).add(rows, _open_savepoints(session))
+    return uncommitted.setdefault(writer, UncommittedRows())
 
 
 def _open_savepoints(session: Session) -> list[SessionTransaction]:
@@ -48,6 +73,20 @@ def _open_savepoints(session: Session) -> list[SessionTransaction]:
     return savepoints
 
 
+@event.listens_for(Session, "before_flush")
+def _take_records(session: Session, *_: object) -> None:
+    """The flush would insert the records too early."""
+    for rows in session.info.get(_UNCOMMITTED, {}).values():
+        rows.take_records(session)
+
+
+@event.listens_for(Session, "after_transaction_create")
+def _take_records_before_savepoint(session: Session, scope: SessionTransaction) -> None:
+    """A rollback of the savepoint would expunge the records that were made before it."""
+    if scope.nested:
+        _take_records(session)
+
+
 @event.listens_for(Session, "before_commit")
 def _write_rows(session: Session) -> None:
     if session.in_nested_transaction():
@@ -55,6 +94,7 @@ def _write_rows(session: Session) -> None:
     uncommitted: dict[Writer, UncommittedRows] = session.info.get(_UNCOMMITTED, {})
     if uncommitted:
         session.flush()
+        _take_records(session)  # a session with nothing to flush calls no hook
     session.info[_COMMITTING] = True
     written: list[tuple[Writer, Connection, list[Row]]] = []
     for writer, rows in uncommitted.items():

@@ -12,6 +12,7 @@ from sqlalchemy import (
     DDL,
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Identity,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     event,
+    false,
     inspect,
     text,
 )
@@ -134,6 +136,7 @@ class OutboxTables:
             "sinks",
             Column("sink", Text, primary_key=True),
             Column("last_delivery_number", BigInteger, nullable=False, server_default=text("0")),
+            Column("parks", Boolean, nullable=False, server_default=false()),
         )
         self.processed = self._table(
             "processed",
@@ -287,6 +290,8 @@ class OutboxRecord:
                 raise InvalidEvent(
                     f"{self.event_type}: {name}: the relay writes it; leave it out of a new record"
                 )
+        if self.max_retries is not None and self.max_retries < 1:
+            raise InvalidEvent(f"{self.event_type}: max_retries: must be at least 1")
         payload: object = self.payload
         if not isinstance(payload, dict):
             kind = type(payload).__name__
