@@ -16,7 +16,7 @@ from cloudevents.core.formats.json import JSONFormat
 
 from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope, EventMetadata
 from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
-from outrider.outcomes import Accepted, Refused, Unknown
+from outrider.outcomes import Accepted, Deferred, Refused, Unknown
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
 from tests.support.brokers.events import event
@@ -249,7 +249,17 @@ async def test_topic_may_depend_on_the_event(url: str) -> None:
     assert len(await records_in(url, f"{prefix}.order.paid")) == 4
 
 
-async def test_event_without_a_topic_is_refused_and_holds_back_only_its_aggregate(url: str) -> None:
+async def test_event_whose_topic_has_an_impossible_name_is_refused(url: str) -> None:
+    bad = event("a", "no/topic")
+
+    async with publishing(url, unique() + ".{event_type}", KafkaConfig()) as publisher:
+        [outcome] = await outcomes_of(publisher, [bad])
+
+    assert isinstance(outcome, Refused)
+    assert "is no name for a topic" in outcome.reason
+
+
+async def test_event_without_a_topic_waits_and_holds_back_only_its_aggregate(url: str) -> None:
     prefix = unique()
     await create(url, f"{prefix}.known")
     batch = [event("a", "known"), event("a", "lost"), event("a", "known"), event("b", "known")]
@@ -258,8 +268,8 @@ async def test_event_without_a_topic_is_refused_and_holds_back_only_its_aggregat
     async with publishing(url, prefix + ".{event_type}", KafkaConfig()) as publisher:
         outcomes = await outcomes_of(publisher, batch)
 
-    assert kinds(outcomes) == [Accepted, Refused, Unknown, Accepted, Refused, Unknown]
-    assert isinstance(outcomes[1], Refused)
+    assert kinds(outcomes) == [Accepted, Deferred, Unknown, Accepted, Deferred, Unknown]
+    assert isinstance(outcomes[1], Deferred)
     assert f"has no topic {prefix}.lost" in outcomes[1].reason
 
 

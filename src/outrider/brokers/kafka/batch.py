@@ -13,7 +13,7 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]
 )
 
 from outrider.brokers.kafka.messages import to_headers
-from outrider.outcomes import HELD_BACK, Outcome, Refused
+from outrider.outcomes import HELD_BACK, Deferred, Outcome, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class Batch:
     def pack(
         self,
         topics: Sequence[str],
-        partitions: dict[str, int | str],
+        partitions: dict[str, int | Refused | Deferred],
         new_records: Callable[[], Any],
         *,
         max_message_size: int,
@@ -64,14 +64,13 @@ class Batch:
     ) -> None:
         """Assigns every event to its partition, or refuses it.
 
-        `partitions` has the number of partitions of each topic, or the reason why its events are
-        refused.
+        `partitions` has the number of partitions of each topic, or the outcome of its events.
         """
         for index, envelope in enumerate(self.envelopes):
             topic = topics[index]
             count = partitions[topic]
-            if isinstance(count, str):
-                self._refuse(index, count)
+            if not isinstance(count, int):
+                self._not_accepted(index, count)
                 continue
             try:
                 key = envelope.aggregate_id.encode()
@@ -87,9 +86,12 @@ class Batch:
                 self._add(index, (topic, _hash(key) % count), key, headers, new_records)
 
     def _refuse(self, index: int, reason: str) -> None:
+        self._not_accepted(index, Refused(reason))
+
+    def _not_accepted(self, index: int, outcome: Outcome) -> None:
         aggregate = self._aggregate(index)
         is_held_back = self._partition_of.get(aggregate, ()) is None
-        self.outcomes[index] = HELD_BACK if is_held_back else Refused(reason)
+        self.outcomes[index] = HELD_BACK if is_held_back else outcome
         self._partition_of[aggregate] = None
 
     def _add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from string import Formatter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka import errors  # type: ignore[import-untyped]
 
@@ -12,7 +12,15 @@ from outrider.brokers.kafka.batch import Batch
 from outrider.brokers.kafka.connection import Cluster, abort_producer, check_topic
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
-from outrider.outcomes import ACCEPTED, HELD_BACK, Refused, Unknown, raise_unless_accepted
+from outrider.outcomes import (
+    ACCEPTED,
+    HELD_BACK,
+    Deferred,
+    Outcome,
+    Refused,
+    Unknown,
+    raise_unless_accepted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,14 +90,16 @@ class KafkaPublisher(Openable):
         await self.publish_all([envelope])
 
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
-        batch, rest = Batch(envelopes), HELD_BACK
+        batch, rest = Batch(envelopes), cast("Outcome", HELD_BACK)
         limit = self._config.publish_timeout
         try:
             async with asyncio.timeout(limit.total_seconds()):
                 await self._publish(batch)
         except TimeoutError:
             late = BrokerUnavailable(f"Kafka at {self._cluster}: no answer within {limit}")
-            rest = Unknown(str(late), late)
+            # If other partitions took theirs, these may lack replicas or a leader: they wait apart.
+            kind = Deferred if ACCEPTED in batch.outcomes else Unknown
+            rest = kind(str(late), late)
         except OutriderError as error:
             rest = Unknown(str(error), error)
         raise_unless_accepted([outcome or rest for outcome in batch.outcomes])
@@ -148,21 +158,25 @@ class KafkaPublisher(Openable):
             for index in part.indexes:
                 batch.outcomes[index] = ACCEPTED
 
-    async def _partitions(self, producer: AIOKafkaProducer, topic: str) -> int | str:
-        """How many partitions the topic has, or why it cannot be used.
+    async def _partitions(self, producer: AIOKafkaProducer, topic: str) -> int | Refused | Deferred:
+        """How many partitions the topic has, or the outcome of its events.
 
         Raises ConfigurationError instead if the topic is the same for all events.
         """
         try:
+            check_topic(topic)
+        except ConfigurationError as error:
+            return Refused(str(error))
+        try:
             with self._cluster.translating():
                 if topic not in self._checked_topics:
-                    await self._cluster.ensure_topics([check_topic(topic)])
+                    await self._cluster.ensure_topics([topic])
                     self._checked_topics.add(topic)
                 return len(await producer.partitions_for(topic))
         except ConfigurationError as error:
             if topic in self._fixed_topics:
                 raise
-            return str(error)
+            return Deferred(str(error), error)
 
     async def _opened(self) -> AIOKafkaProducer:
         async with self._opening:
