@@ -122,6 +122,7 @@ def test_queue_becomes_rabbitmq_arguments() -> None:
 
     assert queue.all_arguments() == {
         "x-queue-type": "quorum",
+        "x-delivery-limit": 2**31 - 1,
         "x-max-length": 9,
         "x-overflow": "reject-publish",
         "x-message-ttl": 5,

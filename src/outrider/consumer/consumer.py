@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.losses import LossReport
@@ -18,8 +18,9 @@ from outrider.consumer.subscriptions import (
 )
 from outrider.consumer.suspects import Suspects
 from outrider.errors import BrokerUnavailable, ConfigurationError
-from outrider.lifecycle import BackgroundService
+from outrider.lifecycle import BackgroundService, cancel, refuse_own_cancellation
 from outrider.observability.failure_reason import DETAILS
+from outrider.observability.logging import log_signals
 from outrider.relay.backoff import OutageBackoff, sleep_unless
 from outrider.relay.retry import ExponentialRetry, RetryPolicy
 from outrider.signals import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     _Aggregate = tuple[str, str]
 
 T = TypeVar("T")
+_CANCEL_TIMEOUT_S: Final = 5.0
 
 
 def _default_retry() -> RetryPolicy:
@@ -109,7 +111,7 @@ class EventConsumer(BackgroundService):
         *,
         scope: ScopeFactory | None = None,
         inbox: Inbox | None = None,
-        on_signal: OnSignal | None = None,
+        on_signal: OnSignal | None = log_signals,
     ) -> None:
         super().__init__(on_signal)
         self.config = config or ConsumerConfig()
@@ -125,7 +127,7 @@ class EventConsumer(BackgroundService):
         self._queues: dict[_Aggregate, deque[Delivery]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = asyncio.Semaphore(self.config.concurrency)
-        self._suspects = Suspects(source, self._in_flight, self.config.concurrency)
+        self._suspects = Suspects(source, self._in_flight, self.config)
         self._unacknowledged = 0
         self._finished_one = asyncio.Event()
         self._handled = 0
@@ -139,7 +141,7 @@ class EventConsumer(BackgroundService):
         self._handlers.subscribe_all(event_types, handler)
 
     @property
-    def _health_problem(self) -> str | None:
+    def _broker_problem(self) -> str | None:
         return "the broker is unavailable" if self._backoff.active else None
 
     async def _run(self, opened: asyncio.Event) -> None:
@@ -159,17 +161,17 @@ class EventConsumer(BackgroundService):
             if self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
-            await self._cancel(receiving, stopping, *self._tasks)
-            await self._suspects.take_all_back()
-            await self._source.close()
-            self._report_losses()
-            stopped = ConsumerStopped(consumer=self.config.name, handled=self._handled)
-            self._signal(stopped)
+            try:
+                tasks = (receiving, stopping, *self._tasks)
+                await cancel("the source", tasks, _CANCEL_TIMEOUT_S)
+            finally:
+                await self._close()
 
-    async def _cancel(self, *tasks: asyncio.Task[object]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _close(self) -> None:
+        await self._suspects.take_all_back()
+        await self._source.close()
+        self._report_losses()
+        self._signal(ConsumerStopped(consumer=self.config.name, handled=self._handled))
 
     async def _receive(self, opened: asyncio.Event) -> None:
         await self._until_available(self._source.open)
@@ -227,7 +229,8 @@ class EventConsumer(BackgroundService):
             self._queues[aggregate].append(delivery)
             return
         self._queues[aggregate] = deque([delivery])
-        task = asyncio.create_task(self._drain(aggregate), name="outrider-handle")
+        draining = refuse_own_cancellation("the source", self._drain(aggregate))
+        task = asyncio.create_task(draining, name="outrider-handle")
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
 
@@ -267,16 +270,20 @@ class EventConsumer(BackgroundService):
         attempt, outage = 1, OutageBackoff()
         while not (delivery.lost or self._stopping.is_set()):
             last = attempt >= self.config.max_retries
-            async with self._suspects.alone() if delivery.suspect else self._in_flight:
-                if delivery.suspect and not await self._count_crash(delivery):
-                    return
-                failures = await self._runner.deliver(
-                    envelope,
-                    handlers,
-                    attempt=attempt,
-                    last=last,
-                    error_detail=self.config.error_detail,
-                )
+            try:
+                async with self._suspects.alone() if delivery.suspect else self._in_flight:
+                    failures = await self._suspects.problems(delivery) or (
+                        await self._runner.deliver(
+                            envelope,
+                            handlers,
+                            attempt=attempt,
+                            last=last,
+                            error_detail=self.config.error_detail,
+                        )
+                    )
+            except BrokerUnavailable as error:
+                await self._back_off(str(error))
+                continue
             if not failures:
                 self._handled += 1
                 await self._settle(delivery, lambda: self._source.acknowledge(delivery))
@@ -293,24 +300,9 @@ class EventConsumer(BackgroundService):
             await self._take_back(delivery)
             await sleep_unless(self._stopping, delay)
 
-    async def _count_crash(self, delivery: Delivery) -> bool:
-        """Before a suspect is handled; returns whether it may be handled."""
-        is_counted = await self._repeat(
-            lambda: self._suspects.count(delivery), lambda: not delivery.lost
-        )
-        if not is_counted:
-            return False
-        if delivery.crash_count <= self.config.max_crashes:
-            return True
-        deaths = delivery.crash_count - 1
-        await self._dead_letter(delivery, f"{deaths} processes died while handling it")
-        return False
-
     async def _take_back(self, delivery: Delivery) -> None:
         counted = self._suspects.counted
-        await self._repeat(
-            lambda: self._suspects.take_back(delivery), lambda: delivery in counted
-        )
+        await self._repeat(lambda: self._suspects.take_back(delivery), lambda: delivery in counted)
 
     async def _settle_unhandled(self, delivery: Delivery, envelope: EventEnvelope) -> None:
         if self.config.unhandled == "refuse":

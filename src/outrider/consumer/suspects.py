@@ -6,11 +6,13 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from outrider.consumer.handler_runner import Failure, HandlerMisbehaved
 from outrider.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from outrider.consumer.consumer import ConsumerConfig
     from outrider.ports import Delivery, EventSource
 
 
@@ -21,8 +23,10 @@ class Suspects:
     So one message that kills consumers is found, and only that one.
     """
 
-    def __init__(self, source: EventSource, in_flight: asyncio.Semaphore, concurrency: int) -> None:
-        self._source, self._in_flight, self._concurrency = source, in_flight, concurrency
+    def __init__(
+        self, source: EventSource, in_flight: asyncio.Semaphore, config: ConsumerConfig
+    ) -> None:
+        self._source, self._in_flight, self._config = source, in_flight, config
         self._one_at_a_time = asyncio.Lock()
         self.counted: set[Delivery] = set()
 
@@ -31,13 +35,24 @@ class Suspects:
         """While nothing else is handled, so that a crash is counted against the right message."""
         # With the lock, as two that each hold some of the permits would wait for ever.
         async with self._one_at_a_time, AsyncExitStack() as permits:
-            for _ in range(self._concurrency):
+            for _ in range(self._config.concurrency):
                 await permits.enter_async_context(self._in_flight)
             yield
 
-    async def count(self, delivery: Delivery) -> None:
+    async def problems(self, delivery: Delivery) -> list[Failure]:
+        """Counts a crash against a suspect; a failure if too many were counted before.
+
+        Raises BrokerUnavailable if it cannot be counted now: then it must not be handled.
+        """
+        if not delivery.suspect:
+            return []
         await self._source.adjust_crash_count(delivery)
         self.counted.add(delivery)
+        deaths = delivery.crash_count - 1
+        if deaths < self._config.max_crashes:
+            return []
+        reason = f"{deaths} processes died while handling it"
+        return [Failure("consumer", HandlerMisbehaved(reason), "never", reason)]
 
     async def take_back(self, delivery: Delivery) -> None:
         """This process lives, so whatever kept the message from being settled was no crash."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 from pamqp import base, body, commands, frame, header
 
@@ -32,6 +33,14 @@ class Message:
     @property
     def id(self) -> str:
         return str(self.header.properties.message_id)
+
+
+_ANSWERS: dict[type, Callable[[], base.Frame]] = {
+    commands.Exchange.Declare: commands.Exchange.DeclareOk,
+    commands.Queue.Bind: commands.Queue.BindOk,
+    commands.Basic.Qos: commands.Basic.QosOk,
+    commands.Basic.Get: commands.Basic.GetEmpty,
+}
 
 
 @dataclass
@@ -86,17 +95,21 @@ class Conversation:
             self.writer.write(frame.marshal(piece, 1))
 
     async def consumer(self, *, let_in: bool = True) -> None:
-        """Answer all requests with success, until the client consumes."""
+        """Answer all requests with success, until the client consumes.
+
+        The client asks for counted crashes, and stores them, on a connection of its own.
+        """
+        tags = count(1)
         while True:
             match await self.read():
-                case commands.Exchange.Declare():
-                    self.say(commands.Exchange.DeclareOk())
                 case commands.Queue.Declare() as declare:
                     self.say(commands.Queue.DeclareOk(declare.queue, 0, 0))
-                case commands.Queue.Bind():
-                    self.say(commands.Queue.BindOk())
-                case commands.Basic.Qos():
-                    self.say(commands.Basic.QosOk())
+                case commands.Basic.Publish():
+                    self.ack(next(tags))
+                case base.Frame() as method if answer := _ANSWERS.get(type(method)):
+                    self.say(answer())
+                case commands.Connection.Close():
+                    raise ConnectionResetError
                 case commands.Basic.Consume():
                     if let_in:
                         self.say(commands.Basic.ConsumeOk("us"))
@@ -119,6 +132,8 @@ class Conversation:
                     self.say(commands.Exchange.DeclareOk())
                 case commands.Queue.Declare() as declare:
                     self.say(commands.Queue.DeclareOk(declare.queue, 0, 0))
+                case commands.Basic.Get():
+                    self.say(commands.Basic.GetEmpty())
                 case commands.Basic.Publish() as publish:
                     message = Message(len(self.received) + 1, publish, header.ContentHeader(0, -1))
                 case header.ContentHeader() as found:

@@ -10,29 +10,24 @@ from outrider.brokers.rabbitmq.amqp import (
     DELIVERY_MODE,
     EXPIRATION,
     HEADERS,
-    MESSAGE_ID,
-    NACKED,
     PERSISTENT,
     USER_ID,
     ConnectionLost,
     fits_in_frame,
-    message_frames,
-    publish_frame,
     read_properties,
     read_table,
-    short_bytes,
     string_value,
     write_header,
     write_table,
 )
-from outrider.brokers.rabbitmq.connection import Connection, translate
+from outrider.brokers.rabbitmq.connection import publish_one, translate
 from outrider.errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from datetime import timedelta
 
-    from outrider.brokers.rabbitmq.amqp import Message, Wire
-    from outrider.brokers.rabbitmq.config import Address, RabbitMQConfig
+    from outrider.brokers.rabbitmq.amqp import Message
+    from outrider.brokers.rabbitmq.connection import Connection
     from outrider.brokers.rabbitmq.queue_plan import QueuePlan
 
 _PREFIX: Final = PREFIX.encode()
@@ -44,30 +39,21 @@ _NOT_COPIED: Final = frozenset({b"CC", b"BCC", b"x-delivery-count"})
 class DeadLetters:
     """Publishes to an exchange, or to a queue through the default exchange.
 
-    It has a connection of its own, opened for the first dead letter. An alarm of the broker blocks
-    every connection that publishes; on a shared one it would hold up the acknowledgements too.
+    The connection is opened for the first dead letter. It is not the one that receives: an alarm of
+    the broker blocks every connection that publishes, and would hold up the acknowledgements too.
     """
 
     def __init__(
         self,
-        address: Address,
-        config: RabbitMQConfig,
+        connection: Connection,
+        timeout: timedelta,
         queue: str,
         plan: QueuePlan,
-        declare: Callable[[Wire], Awaitable[None]],
     ) -> None:
-        self._connection = Connection(address, config, declare)
-        self._timeout = config.publish_timeout
-        self._queue = queue
+        self._connection, self._timeout, self._queue = connection, timeout, queue
         self._exchange = plan.dead_letter_exchange.encode()
         key = plan.dead_letter_key
         self._routing_key = None if key is None else key.encode()
-
-    def open(self) -> None:
-        self._connection.closed = False
-
-    async def close(self) -> None:
-        await self._connection.close()
 
     async def write(self, message: Message, reason: str) -> None:
         """Returns when the broker has stored it, and raises BrokerUnavailable otherwise."""
@@ -85,24 +71,12 @@ class DeadLetters:
 
     async def _publish(self, message: Message, reason: str) -> None:
         wire = await self._connection.wire()
-        await wire.writable()
         key = message.routing_key if self._routing_key is None else self._routing_key
-        publish = publish_frame(short_bytes(self._exchange), short_bytes(key))
         header = self._header(message, reason, wire.frame_max)
-        sent = _SentLetter(message, key)
-        wire.publish(message_frames(publish, header, message.body, wire.frame_max), sent, (0,))
         try:
-            refusal = await sent.refusal
-        except asyncio.CancelledError:
-            # A blocked broker takes the message once it unblocks; see the publisher.
-            if not (wire.blocked and wire.has_heartbeat):
-                wire.drop(ConnectionLost("a call on the same connection was given up"))
-            raise
-        if refusal is not None:
-            if refusal != NACKED:
-                # Not routable: the next connection declares exchange and queue again.
-                wire.drop(ConnectionLost(refusal))
-            raise self._unavailable(refusal)
+            await publish_one(wire, self._exchange, key, header, message.body)
+        except BrokerUnavailable as refused:
+            raise self._unavailable(str(refused)) from None
 
     def _header(self, message: Message, reason: str, frame_max: int) -> bytes:
         """All headers that the message came with, unless they are unreadable or leave no room."""
@@ -132,27 +106,6 @@ class DeadLetters:
 
     def _unavailable(self, why: str) -> BrokerUnavailable:
         return BrokerUnavailable(f"RabbitMQ at {self._connection.address}: dead letter: {why}")
-
-
-class _SentLetter:
-    """A dead letter that the broker has not confirmed yet."""
-
-    def __init__(self, message: Message, routing_key: bytes) -> None:
-        self.refusal: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        """None if the broker has stored it."""
-        self._message, self._routing_key = message, routing_key
-
-    def message_of(self, _: int, /) -> tuple[str, str]:
-        message_id = _read(self._message)[0].get(MESSAGE_ID, b"\0")[1:]
-        return message_id.decode(errors="replace"), self._routing_key.decode(errors="replace")
-
-    def confirmed(self, _: int, refusal: str | None, /) -> None:
-        if not self.refusal.done():
-            self.refusal.set_result(refusal)
-
-    def lost(self, error: ConnectionLost, /) -> None:
-        if not self.refusal.done():
-            self.refusal.set_exception(error)
 
 
 def _read(message: Message) -> tuple[dict[int, bytes], dict[bytes, bytes]]:

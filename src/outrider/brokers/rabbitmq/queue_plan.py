@@ -58,7 +58,13 @@ def _plan(
         topology = topology.with_exchange(exchange, passive=True)
     elif key == f"{queue.name}.dlq":
         topology = topology.with_queue(Queue(key))
+    topology = topology.with_queue(Queue(crashes_queue(queue.name), kind=queue.kind))
     return QueuePlan(declarations(topology), exclusive, exchange, key)
+
+
+def crashes_queue(name: str) -> str:
+    """Where a source keeps which messages killed processes."""
+    return f"{name}.crashes"
 
 
 def _must_be_exclusive(queue: Queue) -> bool:

@@ -15,6 +15,7 @@ from outrider.brokers.rabbitmq.amqp import (
 )
 from outrider.brokers.rabbitmq.config import read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
+from outrider.brokers.rabbitmq.crash_counts import CrashCounts
 from outrider.brokers.rabbitmq.dead_letters import DeadLetters
 from outrider.brokers.rabbitmq.queue_plan import queue_plans
 from outrider.brokers.rabbitmq.subscription import Subscription
@@ -61,7 +62,10 @@ class RabbitMQSource(Openable):
         self._connection = Connection(address, self._config, self._prepare)
         self._subscription: Subscription | None = None
         plan = self._plans[0]  # all plans of a queue have the same dead letters
-        self._dead_letters = DeadLetters(address, self._config, queue, plan, self._declare)
+        self._publishing = Connection(address, self._config, self._declare)
+        timeout = self._config.publish_timeout
+        self._dead_letters = DeadLetters(self._publishing, timeout, queue, plan)
+        self._crashes = CrashCounts(self._publishing, timeout, queue, ordered=ordered)
 
     def __repr__(self) -> str:
         return f"<RabbitMQSource {self._connection.address} queue {self._queue!r}>"
@@ -72,16 +76,17 @@ class RabbitMQSource(Openable):
         Raises BrokerUnavailable if waiting may help, ConfigurationError if it will not.
         """
         self._connection.closed = False
-        self._dead_letters.open()
+        self._publishing.closed = False
         await self._subscribed()
 
     async def close(self) -> None:
         """The broker delivers unacknowledged messages again; `open` makes the source usable."""
         if self._subscription is not None:
             self._subscription.send_acks()
+            await self._crashes.close(clean=self._subscription.is_connected)
         # Without Basic.Cancel: after it the next consumer would get later messages first.
         await self._connection.close()
-        await self._dead_letters.close()
+        await self._publishing.close()
 
     async def receive(self, limit: int, /) -> Sequence[Delivery]:
         subscription = await self._subscribed()
@@ -89,13 +94,17 @@ class RabbitMQSource(Openable):
             await asyncio.sleep(_RECEIVE_TIMEOUT_S)
             return []
         try:
-            return await subscription.take(limit, _RECEIVE_TIMEOUT_S)
+            if not await subscription.wait(_RECEIVE_TIMEOUT_S):
+                return []
         except ConnectionLost as lost:
             raise translate(lost, self._connection.address, permanent=()) from lost
+        await self._crashes.begin()
+        return [self._crashes.marked(delivery) for delivery in subscription.take(limit)]
 
     async def acknowledge(self, delivery: Delivery, /) -> None:
         if not delivery.lost and self._subscription is not None:
             self._subscription.acknowledge(delivery)
+            self._crashes.settled(delivery)
             await asyncio.sleep(0)  # the acks of this turn of the event loop are sent together now
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
@@ -105,7 +114,7 @@ class RabbitMQSource(Openable):
             await self.acknowledge(delivery)
 
     async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
-        delivery.crash_count += by
+        await self._crashes.adjust(delivery, by)
 
     async def _subscribed(self) -> Subscription | None:
         """None as long as another process has the queue."""

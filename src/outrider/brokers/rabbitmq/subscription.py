@@ -31,6 +31,10 @@ class Subscription:
         self._sent: set[int] = set()
         """Tags from the oldest one on that are acknowledged at the broker."""
 
+    @property
+    def is_connected(self) -> bool:
+        return self._wire.error is None
+
     def received(self, message: Message, /) -> None:
         self._received.append(message)
         self._arrived.set()
@@ -41,8 +45,8 @@ class Subscription:
         self._unacknowledged.clear()
         self._arrived.set()
 
-    async def take(self, limit: int, seconds: float) -> list[Delivery]:
-        """Messages that have arrived, or the first ones that arrive within that time."""
+    async def wait(self, seconds: float) -> bool:
+        """Whether a message has arrived, or arrives within that time; raises ConnectionLost."""
         if not self._received and self._wire.error is None:
             self._arrived.clear()
             with suppress(TimeoutError):
@@ -50,6 +54,10 @@ class Subscription:
                     await self._arrived.wait()
         if self._wire.error is not None:
             raise self._wire.error
+        return bool(self._received)
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Messages that have arrived."""
         count = min(limit, len(self._received))
         taken = [to_delivery(self._received.popleft()) for _ in range(count)]
         self._unacknowledged.update((delivery.message.tag, delivery) for delivery in taken)

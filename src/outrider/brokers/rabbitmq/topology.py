@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from outrider.brokers.rabbitmq.amqp import FieldValue, Method
 
+# RabbitMQ 4 drops a message of a quorum queue after 20 deliveries, lost connections included. -1
+# means no limit to version 4, and 0 to version 3; both understand a large number.
+_NO_DELIVERY_LIMIT: Final = 2**31 - 1
 _SAFE_TEXT: Final = re.compile(r"(Max length exceeded|Invalid value) for \w+")
 
 
@@ -61,6 +64,7 @@ class Queue:
         arguments: dict[str, FieldValue] = {}
         if self.kind != "classic":
             arguments["x-queue-type"] = self.kind
+            arguments["x-delivery-limit"] = _NO_DELIVERY_LIMIT
         if self.single_active_consumer:
             arguments["x-single-active-consumer"] = True
         if self.dead_letter_exchange is not None:
@@ -103,22 +107,25 @@ def declarations(topology: Topology) -> tuple[Method, ...]:
     return made
 
 
+def declaration(part: Exchange | Queue) -> Method:
+    """The AMQP method that declares it, without its bindings."""
+    if isinstance(part, Exchange):
+        return methods.Exchange.Declare(
+            exchange=part.name,
+            exchange_type=part.kind,
+            durable=part.durable,
+            passive=part.passive,
+            arguments=dict(part.arguments),
+        )
+    return methods.Queue.Declare(
+        queue=part.name, durable=True, passive=part.passive, arguments=part.all_arguments()
+    )
+
+
 def _declarations(topology: Topology) -> Iterator[Method]:
-    for exchange in topology.exchanges:
-        yield methods.Exchange.Declare(
-            exchange=exchange.name,
-            exchange_type=exchange.kind,
-            durable=exchange.durable,
-            passive=exchange.passive,
-            arguments=dict(exchange.arguments),
-        )
+    yield from map(declaration, topology.exchanges)
     for queue in topology.queues:
-        yield methods.Queue.Declare(
-            queue=queue.name,
-            durable=True,
-            passive=queue.passive,
-            arguments=queue.all_arguments(),
-        )
+        yield declaration(queue)
         for binding in () if queue.passive else queue.bindings:
             yield methods.Queue.Bind(
                 queue=queue.name, exchange=binding.exchange, routing_key=binding.routing_key
