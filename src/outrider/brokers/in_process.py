@@ -10,6 +10,7 @@ from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.subscriptions import NO_HANDLER, Subscriptions, unhandled_problems
 from outrider.errors import ConfigurationError
 from outrider.events.codec import EVENT_TYPES
+from outrider.observability.logging import log_signals
 from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
 from outrider.relay.current_batch import current_batch
 
@@ -44,7 +45,7 @@ class InProcessPublisher:
         handler_timeout: timedelta | None = timedelta(seconds=10),
         concurrency: int = 16,
         unhandled: Unhandled = "accept",
-        on_signal: OnSignal | None = None,
+        on_signal: OnSignal | None = log_signals,
     ) -> None:
         problems = unhandled_problems(unhandled)
         if concurrency < 1:
@@ -121,7 +122,8 @@ class InProcessPublisher:
 
     def _settle_unhandled(self, envelope: EventEnvelope) -> Outcome:
         if envelope.event_type not in EVENT_TYPES:
-            return Refused(f"{NO_HANDLER}, and no class with its type has been imported")
+            missing = "no class with its type has been imported"
+            return Refused(f"{NO_HANDLER}, and {missing}: import the module that has them")
         if self._unhandled == "refuse":
             return Refused(NO_HANDLER)
         self._runner.tell_unhandled(envelope)
