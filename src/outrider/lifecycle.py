@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.observability.failure_reason import failure_reason
@@ -13,7 +13,7 @@ from outrider.observability.safe_signals import SafeSignals
 from outrider.signals import ServiceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Collection
     from datetime import timedelta
 
     from outrider.signals import OnSignal, Signal
@@ -81,6 +81,11 @@ class BackgroundService(_Entered):
     @property
     def problem(self) -> str | None:
         """Why the service does no work now, without secrets; None if it works."""
+        return self.problem_besides_broker or self._broker_problem
+
+    @property
+    def problem_besides_broker(self) -> str | None:
+        """The same, but None while only its broker is away: events can be recorded meanwhile."""
         name = type(self).__name__
         if self._task is None:
             return f"{name} was not started"
@@ -93,7 +98,12 @@ class BackgroundService(_Entered):
 
     @property
     def _health_problem(self) -> str | None:
-        """Why a running service does no work now; None if it works."""
+        """Why a running service does no work now, unless its broker is the cause."""
+        return None
+
+    @property
+    def _broker_problem(self) -> str | None:
+        """That its broker is away, if it is."""
         return None
 
     async def _enter(self) -> None:
@@ -174,37 +184,45 @@ async def refuse_own_cancellation(name: str, work: Awaitable[None]) -> None:
 
 
 async def call_apart(name: str, call: Awaitable[T], patience_s: float) -> T:
-    """Await foreign code in its own task, and do not wait for ever if it ignores a cancellation.
-
-    After `patience_s` it is left to itself, and ConfigurationError is raised.
-    """
+    """Await foreign code in its own task, so that it cannot ignore a cancellation for ever."""
     task = asyncio.ensure_future(call)
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
-        task.cancel()
-        await _wait(task, patience_s)
-        _abandoned.add(task)
-        task.add_done_callback(_forget)
-        if not task.done():
-            raise ConfigurationError(
-                f"{name} has ignored its cancellation for {patience_s:g} s and still runs: let "
-                "CancelledError pass there; only a restart of this process ends it now"
-            ) from None
+        await cancel(name, {task}, patience_s)
         raise
     return task.result()
 
 
-async def _wait(task: asyncio.Future[T], limit_s: float) -> None:
-    """Wait for the end of a task, even if this is cancelled again, by another timeout."""
+async def cancel(name: str, tasks: Collection[asyncio.Future[Any]], patience_s: float) -> None:
+    """Cancel tasks and wait for their end.
+
+    Those that have not ended after `patience_s` are left to themselves, and ConfigurationError is
+    raised.
+    """
+    for task in tasks:
+        task.cancel()
+    await _wait(tasks, patience_s)
+    for task in tasks:
+        _abandoned.add(task)
+        task.add_done_callback(_forget)
+    if not all(task.done() for task in tasks):
+        raise ConfigurationError(
+            f"{name} has ignored its cancellation for {patience_s:g} s and still runs: let "
+            "CancelledError pass there; only a restart of this process ends it now"
+        ) from None
+
+
+async def _wait(tasks: Collection[asyncio.Future[Any]], limit_s: float) -> None:
+    """Wait for the end of all, even if this is cancelled again, by another timeout."""
     clock = asyncio.get_running_loop().time
     end = clock() + limit_s
-    while not task.done() and (left := end - clock()) > 0:
+    while (left := end - clock()) > 0 and not all(task.done() for task in tasks):
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({task}, timeout=left)
+            await asyncio.wait(tasks, timeout=left)
 
 
-def _forget(task: asyncio.Future[T]) -> None:
+def _forget(task: asyncio.Future[Any]) -> None:
     _abandoned.discard(task)
     if not task.cancelled():
         task.exception()  # marks it as retrieved, else asyncio logs a warning

@@ -27,10 +27,11 @@ class Outages:
         self._published_at = -inf
 
     @property
-    def problem(self) -> str | None:
-        """What is away now, in words for people."""
-        if self._store_backoff.active:
-            return "the database is unavailable"
+    def store_problem(self) -> str | None:
+        return "the database is unavailable" if self._store_backoff.active else None
+
+    @property
+    def sink_problem(self) -> str | None:
         return f"sink {self._sink} is unavailable" if self._sink_backoff.active else None
 
     async def store_is_down(self, error: Exception) -> None:

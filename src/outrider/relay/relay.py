@@ -67,7 +67,11 @@ class OutboxRelay(BackgroundService):
 
     @property
     def _health_problem(self) -> str | None:
-        return self._outages.problem
+        return self._outages.store_problem
+
+    @property
+    def _broker_problem(self) -> str | None:
+        return self._outages.sink_problem
 
     def _stop_soon(self) -> None:
         self._wake_loops()
