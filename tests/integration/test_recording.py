@@ -25,7 +25,6 @@ from outrider import (
     EventMetadata,
     Handlers,
     InMemoryEventBus,
-    InvalidEvent,
     create_all,
 )
 from outrider.events.context import event_context
@@ -179,20 +178,24 @@ async def test_empty_flush_writes_nothing_and_needs_no_transaction(
     assert await rows_in(engine) == []
 
 
-async def test_context_never_overwrites_a_field_of_the_event(
+async def test_payload_with_fields_of_the_context_does_not_fail_the_request_and_is_kept(
     engine: AsyncEngine, outbox: Outbox
 ) -> None:
+    own = {"user_id": "own", "timestamp": "yesterday", "status": "same", "replaced_fields": [1]}
     bus = EventBus()
-    bus.emit(DomainEvent("a.b", "a", 1, {"status": "own"}))
+    bus.emit(ad_hoc := DomainEvent("a.b", "a", 1, own))
+    bus.emit(typed := SeatTaken(seat_id=3, by="own"))
 
     async with AsyncSession(engine) as session, session.begin():
-        with pytest.raises(InvalidEvent, match=r"a\.b: status: the event has a field of this name"):
-            outbox.flush(session, bus, status="other")
-        bus.emit(DomainEvent("a.b", "a", 1, {"status": "same"}))
-        outbox.flush(session, bus, status="same")
+        outbox.flush(session, bus, user_id="u-1", status="same", by="context")
 
-    (row,) = await rows_in(engine)
-    assert row.payload["status"] == "same"
+    first, second = await OutboxRepository(engine, outbox).fetch_unpublished(10)
+    assert (first.payload["user_id"], first.metadata.user_id) == ("u-1", "u-1")
+    assert first.payload["timestamp"] == ad_hoc.occurred_at.isoformat().replace("+00:00", "Z")
+    replaced = {name: own[name] for name in ("user_id", "timestamp", "replaced_fields")}
+    assert first.payload["replaced_fields"] == replaced
+    assert second.payload["by"] == "context"
+    assert second.to_event() == typed
 
 
 async def test_metadata_comes_from_the_request_and_is_set_once(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_KEY_CHARS: Final = 255
+REPLACED_FIELDS: Final = "replaced_fields"
+"""The field of a payload that keeps the values that envelope fields and context have replaced."""
 
 
 class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,7 +46,8 @@ class EventMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     replay_id: str | None = None
     """The replay that published this copy; None for the first publication."""
     added_fields: str | None = None
-    """Comma-separated names of the fields that the outbox added to the event's payload."""
+    """Comma-separated names of the fields that the outbox added to the event's payload, or
+    replaced in it; `replaced_fields` of the payload then has the event's own values."""
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [
@@ -187,17 +190,18 @@ class EventEnvelope:
     def _own_data(self) -> bytes:
         """The payload of a typed event: without the fields that the outbox added, and with the id
         and the time, which the payload of an ad-hoc event lacks."""
+        added = self.metadata.added_fields
         try:
             fields = msgspec.json.decode(self.data, type=dict[str, msgspec.Raw])
+            if added is None and "event_id" in fields and "occurred_at" in fields:
+                return self.data
+            taken = {name: fields.pop(name, None) for name in (added or "").split(",")}
+            replaced = taken.get(REPLACED_FIELDS) or b"{}"
+            own = msgspec.json.decode(replaced, type=dict[str, msgspec.Raw])
         except UNREADABLE as error:
             raise decode_error(f"{self.event_type} version {self.event_version}", error) from None
-        added = self.metadata.added_fields
-        if added is None and "event_id" in fields and "occurred_at" in fields:
-            return self.data
-        for name in (added or "").split(","):
-            fields.pop(name, None)
         identity = {"event_id": self.event_id, "occurred_at": self.occurred_at}
-        return msgspec.json.encode({**identity, **fields})
+        return msgspec.json.encode({**identity, **fields, **own})
 
     def with_correlation_id(self, correlation_id: str) -> EventEnvelope:
         return self._with(correlation_id=correlation_id)

@@ -12,9 +12,9 @@ from sqlalchemy.event import listens_for
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from outrider.errors import ConfigurationError, InvalidEvent
+from outrider.errors import ConfigurationError
 from outrider.events.context import metadata_for
-from outrider.events.envelope import EventEnvelope
+from outrider.events.envelope import REPLACED_FIELDS, EventEnvelope
 from outrider.events.strict_json import DEFAULT_LIMITS, Limits, encode_untyped
 from outrider.lanes import encode_lanes
 from outrider.observability.safe_signals import SafeSignals
@@ -109,7 +109,10 @@ class Outbox:
         return Recorded(connection_hook.add_rows(sync, self, rows))
 
     def flush(self, target: Target, bus: EventBus, /, **context: object) -> Recorded:
-        """Record all events of a bus. Adds envelope fields and `context` to each payload."""
+        """Record all events of a bus. Adds envelope fields and `context` to each payload.
+
+        There they win over fields of the event with the same name; see `with_context`.
+        """
         envelopes = [
             with_context(self._envelope(event), context, self.limits) for event in bus.collect()
         ]
@@ -193,36 +196,38 @@ def with_context(
 ) -> EventEnvelope:
     """Copy envelope fields and context into the payload, for consumers that read only the payload.
 
-    Raises InvalidEvent if the event has a field of the same name with another value.
+    They win over fields of the event with the same name; `to_event` still gives the event as it
+    was, since the payload keeps its own values as `replaced_fields`.
     """
     own = msgspec.json.decode(envelope.data, type=dict[str, msgspec.Raw])
-    added = {
+    given = {
         "event_type": envelope.event_type,
         "aggregate_type": envelope.aggregate_type,
         "aggregate_id": envelope.aggregate_id,
         "timestamp": envelope.occurred_at,
         **context,
     }
-    added = msgspec.json.decode(
-        encode_untyped(added, envelope.event_type, limits), type=dict[str, msgspec.Raw]
-    )
-    for name in added.keys() & own.keys():
-        if msgspec.json.decode(added[name]) != msgspec.json.decode(own[name]):
-            raise InvalidEvent(
-                f"{envelope.event_type}: {name}: the event has a field of this name; "
-                "call it something else in the context"
-            )
+    encoded = encode_untyped(given, envelope.event_type, limits)
+    added = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+    added = {name: value for name, value in added.items() if not _is_same(value, own.get(name))}
+    if added.keys() & own.keys():
+        names = {REPLACED_FIELDS, *added} & own.keys()
+        added[REPLACED_FIELDS] = msgspec.Raw(msgspec.json.encode({n: own[n] for n in names}))
     data = msgspec.json.encode({**own, **added})
     limits.check_size(data, envelope.event_type)
     return envelope.with_metadata(
         msgspec.structs.replace(
             metadata := envelope.metadata,
-            added_fields=",".join(sorted(added.keys() - own.keys())),
+            added_fields=",".join(sorted(added)),
             user_id=metadata.user_id or _text(context.get("user_id")),
             correlation_id=metadata.correlation_id or _text(context.get("request_id")),
         ),
         data,
     )
+
+
+def _is_same(value: msgspec.Raw, own: msgspec.Raw | None) -> bool:
+    return own is not None and bool(msgspec.json.decode(value) == msgspec.json.decode(own))
 
 
 def _text(value: object) -> str | None:
