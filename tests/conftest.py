@@ -13,7 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider import Outbox
 from outrider.testing.services import ServiceMissing, Services
-from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
+from tests.support.databases import (
+    ASYNC_DRIVERS,
+    close,
+    engine_with_outbox,
+    transactional_sqlite,
+)
 
 # A shell that starts this process in the background makes it, and all its children, ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,7 +74,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         transactional_sqlite(made)
         await made.dispose()
     yield made
-    await made.dispose()
+    await close(made)
 
 
 @pytest.fixture(params=["postgresql+asyncpg", "sqlite+aiosqlite"])
@@ -77,7 +82,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     """For relays: a new database for every kind of store."""
     made = await engine_with_outbox(request.param, request, tmp_path)
     yield made
-    await made.dispose()
+    await close(made)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

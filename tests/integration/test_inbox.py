@@ -22,7 +22,7 @@ from outrider.consumer.inbox import CheckThenMark, IdempotentHandler
 from outrider.consumer.scopes import ObjectScope, Scope, current_scope, use_scope
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema.tables import OutboxTables
-from tests.support.databases import ASYNC_DRIVERS, engine_with_outbox, transactional_sqlite
+from tests.support.databases import ASYNC_DRIVERS, close, engine_with_outbox, transactional_sqlite
 from tests.support.inbox_shop import (
     Customer,
     Invoice,
@@ -48,7 +48,7 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     made = Shop(engine)
     await made.open()
     yield made
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_second_delivery_is_skipped(shop: Shop) -> None:

@@ -30,7 +30,7 @@ from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
 from outrider.store.schema import migrate as schema
 from outrider.testing.services import Services
 from tests.support.canary import CANARY
-from tests.support.databases import ASYNC_DRIVERS, create_database, engine_with_outbox
+from tests.support.databases import ASYNC_DRIVERS, close, create_database, engine_with_outbox
 from tests.support.inbox_shop import OrderPlaced, Shop, invoice, placed
 from tests.support.until import until
 
@@ -42,7 +42,7 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     made = Shop(await engine_with_outbox(request.param, request, tmp_path))
     await made.open()
     yield made
-    await made.engine.dispose()
+    await close(made.engine)
 
 
 on_postgres = pytest.mark.parametrize("shop", POSTGRES, indirect=True)
