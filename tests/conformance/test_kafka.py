@@ -23,7 +23,7 @@ from outrider.testing.conformance import (
 from outrider.testing.conformance.events import event
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.support.brokers.kafka_topics import records_in, send_raw, unique
+from tests.support.brokers.kafka_topics import expel_members, records_in, send_raw, unique
 
 
 @pytest.fixture
@@ -85,6 +85,10 @@ class KafkaGroup(_Restarts, SourceHarness):
 
     async def send_garbage(self, body: bytes, /) -> None:
         await send_raw(self.server.url, self.topic, body)
+
+    async def crash(self, receive: int, acknowledge: int, adjust: Sequence[int] = (), /) -> None:
+        await super().crash(receive, acknowledge, adjust)
+        await expel_members(self.server.url, self.topic)
 
     async def dead_letters(self) -> list[DeadLetter]:
         return [

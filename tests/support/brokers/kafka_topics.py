@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.protocol.group import LeaveGroupRequest
 
 from outrider import EventEnvelope
 from outrider.brokers import PublishFailed
@@ -110,6 +111,46 @@ async def committed(url: str, group: str, topic: str) -> dict[int, int]:
         for place, found in offsets.items()
         if place.topic == topic and found.offset >= 0
     }
+
+
+async def committed_position(url: str, group: str, topic: str) -> tuple[int, str]:
+    """Offset and metadata of the commit of partition 0."""
+    async with administering(url) as admin:
+        offsets = await admin.list_consumer_group_offsets(group)
+    return tuple(offsets[TopicPartition(topic, 0)])
+
+
+async def commit_position(url: str, group: str, topic: str, position: tuple[int, str]) -> None:
+    place = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(bootstrap_servers=servers(url), group_id=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: position})
+
+
+async def expire(url: str, topic: str, before: int) -> None:
+    """As if the oldest records of partition 0 had exceeded their retention."""
+    async with administering(url) as admin:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before)})
+
+
+async def recreate(url: str, topic: str) -> None:
+    """Delete the topic and create it with one partition."""
+    async with administering(url) as admin, asyncio.timeout(30):
+        await admin.delete_topics([topic])
+        while topic in await admin.list_topics():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+        while topic not in await admin.list_topics():
+            await admin.create_topics([NewTopic(topic, 1, 1)])
+
+
+async def expel_members(url: str, group: str) -> None:
+    """As if the sessions of all members, which died, were over."""
+    async with administering(url) as admin:
+        coordinator = await admin.find_coordinator(group)
+        [answer] = await admin.describe_consumer_groups([group], coordinator)
+        for member in answer.to_object()["groups"][0]["members"]:
+            leave = LeaveGroupRequest(group, member["member_id"])
+            await admin._send_request(leave, coordinator)
 
 
 def order_of(records: list[ConsumerRecord]) -> dict[str, list[str]]:

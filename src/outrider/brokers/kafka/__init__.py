@@ -2,8 +2,7 @@
 
 Accepted means that all in-sync replicas have the event. All events of one aggregate have the same
 key, so they are in the same partition and keep their order. Limits: raising the number of
-partitions moves keys to other partitions, which breaks the order at that moment; and Kafka does
-not count how often a message was delivered.
+partitions moves keys to other partitions, which breaks the order at that moment.
 """
 
 from __future__ import annotations

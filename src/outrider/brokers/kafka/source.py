@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from aiokafka import (  # type: ignore[import-untyped]
     AIOKafkaConsumer,
@@ -19,7 +22,9 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
 
 from outrider.brokers.kafka.connection import Cluster, check_topic
 from outrider.brokers.kafka.dead_letters import DeadLetters
-from outrider.brokers.kafka.messages import to_delivery
+from outrider.brokers.kafka.partitions import Partition
+from outrider.brokers.kafka.positions import Position, Range, resume
+from outrider.brokers.kafka.topic_ids import topic_ids
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
     from outrider.brokers.kafka.config import KafkaConfig
+    from outrider.consumer.losses import Loss
     from outrider.ports import Delivery
 
     Records = Mapping[TopicPartition, Sequence[ConsumerRecord]]
@@ -37,6 +43,8 @@ _FETCH_TIMEOUT_S: Final = 1.0
 _MAX_POLL_INTERVAL_MS: Final = 2**31 - 1
 _METADATA_MAX_AGE_MS: Final = 30_000
 """How long it takes at most to notice new partitions."""
+_TOPIC_CHECK_INTERVAL_S: Final = 5.0
+"""How long it takes at most to notice that a topic was deleted and created again."""
 
 
 class KafkaSource(Openable):
@@ -46,6 +54,9 @@ class KafkaSource(Openable):
     aggregate keeps its order. When the group rebalances, all unacknowledged deliveries are lost
     and delivered again from the last commit on. A commit ends at the oldest unacknowledged event,
     so acknowledged events behind it are delivered again too.
+
+    The metadata of a commit names the source that has the partition. If that source did not release
+    it, its process died, and the next records are suspects.
     """
 
     def __init__(
@@ -68,9 +79,14 @@ class KafkaSource(Openable):
                 "KafkaSource: it needs a group, a topic, and another topic for dead letters"
             )
         self._dead_letters = DeadLetters(self._cluster, self._topics, group)
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._left: dict[TopicPartition, Position] = {}
+        """Where this source left partitions that it had before."""
+        self._own_crashes = defaultdict[TopicPartition, Counter[int]](Counter)
+        self._me = uuid4().hex
+        self._losses: list[Loss] = []
         self._opening, self._committing = asyncio.Lock(), asyncio.Lock()
-        self._next_commit = 0.0
+        self._next_commit = self._next_topic_check = 0.0
         self._consumer: AIOKafkaConsumer | None = None
         self._closed = False
 
@@ -89,18 +105,30 @@ class KafkaSource(Openable):
         async with self._opening:
             if self._consumer is not None:
                 with suppress(OutriderError):
-                    await self._commit(self._consumer)
+                    await self._commit(self._consumer, release=True)
                 self._drop(self._consumer)
         await self._dead_letters.close()
         await self._cluster.wait_closed()
 
     async def receive(self, limit: int, /) -> Sequence[Delivery]:
         consumer = await self._connected()
+        await self._check_topics(consumer)
+        await self._resume(consumer, limit)
         await self._commit(consumer)
         found = await self._fetch(consumer, limit)
         if not found:
             await self._probe(consumer)
-        return [self._deliver(record) for records in found.values() for record in records]
+        # Partitions that were assigned meanwhile are not resumed yet.
+        return [
+            self._partitions[place].deliver(record)
+            for place, records in found.items()
+            for record in records
+            if place in self._partitions
+        ]
+
+    def take_losses(self) -> list[Loss]:
+        losses, self._losses = self._losses, []
+        return losses
 
     async def acknowledge(self, delivery: Delivery, /) -> None:
         """The commit follows after `commit_interval`, together with others."""
@@ -108,7 +136,7 @@ class KafkaSource(Openable):
             return
         record = delivery.message
         if partition := self._partitions.get(_partition_of(record)):
-            partition.unacknowledged.pop(record.offset, None)
+            partition.acknowledge(record.offset)
         if self._consumer is not None and self._commit_is_due:
             # `receive` commits too. It raises the ConfigurationError, which ends the EventConsumer.
             with suppress(ConfigurationError):
@@ -124,6 +152,15 @@ class KafkaSource(Openable):
         await self.acknowledge(delivery)
 
     async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
+        """Commits the count. The count of a lost delivery stays here, and is not committed."""
+        place, offset = _partition_of(delivery.message), delivery.message.offset
+        self._own_crashes[place][offset] += by
+        try:
+            if not delivery.lost and not await self._commit(await self._connected()):
+                raise BrokerUnavailable(f"{self!r}: the group rebalances")
+        except OutriderError as error:
+            self._own_crashes[place][offset] -= by
+            raise BrokerUnavailable(str(error)) from error
         delivery.crash_count += by
 
     async def _connected(self) -> AIOKafkaConsumer:
@@ -141,7 +178,7 @@ class KafkaSource(Openable):
             # The broker answers a join when all members have joined or their sessions ended.
             **self._cluster.client_arguments(session_s + self._cluster.connect_timeout_s),
             group_id=self._group,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",  # aiokafka would not tell what is lost
             enable_auto_commit=False,
             isolation_level="read_committed",
             session_timeout_ms=int(session_s * 1000),
@@ -161,15 +198,25 @@ class KafkaSource(Openable):
             # During a rebalance `getmany` waits for its end, longer than its own timeout.
             async with asyncio.timeout(2 * _FETCH_TIMEOUT_S):
                 with self._cluster.translating():
-                    found: Records = await consumer.getmany(
-                        timeout_ms=int(_FETCH_TIMEOUT_S * 1000), max_records=limit
-                    )
-                    return found
+                    return await self._getmany(consumer, limit)
         except OutriderError:
             self._drop(consumer)
             raise
         except TimeoutError:
             return {}
+
+    async def _getmany(self, consumer: AIOKafkaConsumer, limit: int) -> Records:
+        try:
+            found: Records = await consumer.getmany(
+                timeout_ms=int(_FETCH_TIMEOUT_S * 1000), max_records=limit
+            )
+        except errors.NoOffsetForPartitionError:
+            return {}  # A new group; `_resume` sets its positions.
+        except errors.OffsetOutOfRangeError as error:
+            for place, offset in error.args[0].items():
+                await self._skip(consumer, place, offset)
+            return {}
+        return found
 
     async def _probe(self, consumer: AIOKafkaConsumer) -> None:
         """Sends a small request: `getmany` returns nothing, without an error, in an outage."""
@@ -178,13 +225,89 @@ class KafkaSource(Openable):
                 async with asyncio.timeout(self._cluster.connect_timeout_s):
                     await consumer.end_offsets(some)
 
-    def _deliver(self, record: ConsumerRecord) -> Delivery:
-        key = _partition_of(record)
-        partition = self._partitions.setdefault(key, _Partition(record.offset))
-        delivery = to_delivery(record)
-        partition.unacknowledged[record.offset] = delivery
-        partition.end = record.offset + 1
-        return delivery
+    async def _check_topics(self, consumer: AIOKafkaConsumer) -> None:
+        """Leaves the partitions of topics that were created again."""
+        if time.monotonic() < self._next_topic_check or not self._partitions:
+            return
+        with self._cluster.translating():
+            async with asyncio.timeout(self._cluster.connect_timeout_s):
+                ids = await topic_ids(consumer._client, self._topics)
+        self._next_topic_check = time.monotonic() + _TOPIC_CHECK_INTERVAL_S
+        for place, partition in list(self._partitions.items()):
+            if ids.get(place.topic, partition.topic_id) != partition.topic_id:
+                self._drop_partition(place)
+
+    async def _resume(self, consumer: AIOKafkaConsumer, limit: int) -> None:
+        """Sets the positions of new partitions, before anything is received from them.
+
+        aiokafka has no public call that returns the metadata of a commit, hence `_coordinator`.
+        """
+        new = consumer.assignment() - self._partitions.keys()
+        if not new:
+            return
+        with self._cluster.translating():
+            async with asyncio.timeout(self._cluster.connect_timeout_s):
+                committed = await consumer._coordinator.fetch_committed_offsets(list(new))
+                ranges = await self._ranges(consumer, new)
+        # A rebalance may have happened meanwhile.
+        for place in new & consumer.assignment():
+            found, left = ranges[place], self._left.get(place)
+            position = Position.parse(*committed[place]) if place in committed else None
+            if left is not None and found.topic_id not in ("", left.topic_id):
+                position = left  # Kafka deletes the commits of a topic that is deleted.
+            start = self._start(position, found, limit, self._own_crashes[place])
+            self._partitions[place] = Partition(start, self._own_crashes[place])
+            consumer.seek(place, start.offset)
+
+    def _start(
+        self, position: Position | None, found: Range, limit: int, own_crashes: Counter[int]
+    ) -> Position:
+        """The position to begin with, with this source as its owner."""
+        start = Position(offset=found.beginning, owner=self._me, topic_id=found.topic_id)
+        if position is None:
+            return start
+        offset, loss = resume(position, found)
+        if loss is not None:
+            self._losses.append(loss)
+            return replace(start, offset=offset)
+        crashes, first_innocent = dict(position.crashes), position.first_innocent
+        if position.owner == self._me:
+            crashes = {at: count - own_crashes[at] for at, count in crashes.items()}
+        elif position.owner:
+            # Its process died. It held no more than a consumer receives at once, and no record that
+            # was not there yet.
+            first_innocent = max(first_innocent, min(found.end, offset + limit))
+        return replace(start, offset=offset, crashes=crashes, first_innocent=first_innocent)
+
+    async def _skip(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
+        """The partition does not have this offset, from which it was to be read."""
+        partition = self._partitions.get(place)
+        if partition is None or await consumer.position(place) != offset:
+            return
+        found = (await self._ranges(consumer, {place}))[place]
+        start, loss = resume(Position(offset=offset, topic_id=partition.topic_id), found)
+        if loss is None or start < offset:
+            self._drop_partition(place)
+            return
+        self._losses.append(loss)
+        partition.skip_to(start)
+        consumer.seek(place, start)
+
+    async def _ranges(
+        self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Range]:
+        beginnings = await consumer.beginning_offsets(places)
+        ends = await consumer.end_offsets(places)
+        ids = await topic_ids(consumer._client, self._topics)
+        return {
+            place: Range(
+                place=f"{place.topic}/{place.partition}",
+                beginning=beginnings[place],
+                end=ends[place],
+                topic_id=ids.get(place.topic, ""),
+            )
+            for place in places
+        }
 
     @property
     def _commit_is_due(self) -> bool:
@@ -192,49 +315,43 @@ class KafkaSource(Openable):
             return True
         return time.monotonic() >= self._next_commit and not self._committing.locked()
 
-    async def _commit(self, consumer: AIOKafkaConsumer) -> None:
+    async def _commit(self, consumer: AIOKafkaConsumer, *, release: bool = False) -> bool:
+        """False if the group rebalances, which loses all unacknowledged deliveries."""
         async with self._committing:
             self._next_commit = time.monotonic() + self._config.commit_interval.total_seconds()
-            due = [(key, p, p.next_offset) for key, p in self._partitions.items() if p.has_moved]
+            due = {
+                place: (partition, position)
+                for place, partition in self._partitions.items()
+                if (position := partition.released_position if release else partition.position)
+                != partition.committed
+            }
             if not due:
-                return
+                return True
+            offsets = {place: (found.offset, found.metadata) for place, (_, found) in due.items()}
             with self._cluster.translating():
                 try:
                     async with asyncio.timeout(self._cluster.connect_timeout_s):
-                        await consumer.commit({key: offset for key, _, offset in due})
+                        await consumer.commit(offsets)
                 except (errors.CommitFailedError, errors.IllegalStateError):
-                    return  # The group rebalances, which loses all unacknowledged deliveries.
-            for _, partition, offset in due:
-                partition.committed = offset
+                    return False
+            for partition, position in due.values():
+                partition.committed = position
+            return True
 
     def _drop(self, consumer: AIOKafkaConsumer) -> None:
         if self._consumer == consumer:
             self._consumer = None
-            self._lose_deliveries()
+            self._drop_partitions()
             self._cluster.close_in_background(_stop(consumer))
 
-    def _lose_deliveries(self) -> None:
-        for partition in self._partitions.values():
-            for delivery in partition.unacknowledged.values():
-                delivery.lost = True
-        self._partitions.clear()
+    def _drop_partitions(self) -> None:
+        for place in list(self._partitions):
+            self._drop_partition(place)
 
-
-class _Partition:
-    """The deliveries of one partition that are not acknowledged, the oldest first."""
-
-    def __init__(self, start: int) -> None:
-        self.unacknowledged: dict[int, Delivery] = {}
-        self.end = self.committed = start
-
-    @property
-    def next_offset(self) -> int:
-        """The low-water mark: where another source would continue."""
-        return next(iter(self.unacknowledged), self.end)
-
-    @property
-    def has_moved(self) -> bool:
-        return self.next_offset != self.committed
+    def _drop_partition(self, place: TopicPartition) -> None:
+        partition = self._partitions.pop(place)
+        partition.lose_deliveries()
+        self._left[place] = partition.released_position
 
 
 class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -245,12 +362,12 @@ class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_revoked(self, _: Collection[TopicPartition]) -> None:
         with suppress(OutriderError):
-            await self._source._commit(self._consumer)
-        self._source._lose_deliveries()
+            await self._source._commit(self._consumer, release=True)
+        self._source._drop_partitions()
 
     async def on_partitions_assigned(self, _: Collection[TopicPartition]) -> None:
         # Something may have been received while the last commit was in flight.
-        self._source._lose_deliveries()
+        self._source._drop_partitions()
 
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
