@@ -179,7 +179,8 @@ class OrderedReader:
         self._group.pool.checked(await self._lease.within(command))
 
     async def release(self) -> None:
-        await self._lease.release(self._group.crashes.end)
+        """The mark of an owner stays while there are suspects, so that they stay suspects."""
+        await self._lease.release(*(() if self._has_suspects else (self._group.crashes.end,)))
 
     async def _own(self) -> None:
         owner, _ = self._group.pool.checked(await self._lease.within(*self._group.crashes.begin))
