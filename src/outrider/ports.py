@@ -46,7 +46,8 @@ class CheckResult:
 
 @runtime_checkable
 class DurabilityCheck(Protocol):
-    """A publisher that checks whether its broker keeps what it has acknowledged."""
+    """A publisher that checks whether its broker has what it needs, and keeps what it has
+    acknowledged. It connects for this by itself, and creates nothing."""
 
     async def check_durability(self) -> list[CheckResult]: ...
 

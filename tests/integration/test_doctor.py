@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import make_url
 
+from outrider.brokers.rabbitmq import RabbitMQPublisher
 from outrider.testing.services import Services
 from tests.support.canary import CANARY
 from tests.support.databases import Database, fresh_postgres
@@ -28,7 +30,12 @@ def found(findings: list[dict[str, Any]], subject: str) -> dict[str, Any]:
 
 
 def test_healthy_set_up_has_no_fault(services: Services, database: Database) -> None:
+    async def declare() -> None:
+        async with RabbitMQPublisher(services.rabbitmq.url):
+            pass
+
     database.run("DELETE FROM outbox")
+    asyncio.run(declare())
 
     code, findings = doctor(DATABASE_URL=database.url, RABBITMQ_URL=services.rabbitmq.url)
 
@@ -48,7 +55,7 @@ def missing_index(database: Database) -> dict[str, str]:
 
 
 def old_schema(database: Database) -> dict[str, str]:
-    database.run("DELETE FROM outbox_schema WHERE version = 3")
+    database.run("DELETE FROM outbox_schema WHERE version > 2")
     return {}
 
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
 from redis.asyncio import Redis
 from sqlalchemy import text
 
 from outrider.admin.checkup import check_database
-from outrider.brokers.rabbitmq import Exchange, Queue, RabbitMQPublisher, Topology
+from outrider.brokers.kafka import KafkaConfig, KafkaPublisher
+from outrider.brokers.rabbitmq import Binding, Exchange, Queue, RabbitMQPublisher, Topology
+from outrider.errors import ConfigurationError
 from outrider.ports import CheckResult
 from outrider.testing.services import Services
 from outrider.testing.services.servers.server import Server
-from tests.support.brokers.kafka_topics import create
+from tests.support.brokers.kafka_topics import administering, create
 from tests.support.brokers.nats_streams import jetstream, unique
 from tests.support.databases import Database, fresh_postgres
 from tests.support.doctor import doctor, prepare
@@ -25,11 +28,16 @@ from tests.support.relay_environment import publisher_from
 
 
 async def examined(publisher: Any) -> dict[str, CheckResult]:
-    await publisher.open()
     try:
         return {finding.subject: finding for finding in await publisher.check_durability()}
     finally:
         await publisher.close()
+
+
+async def examined_when_open(publisher: Any) -> dict[str, CheckResult]:
+    """With all that the publisher declares when it opens."""
+    async with publisher:
+        return await examined(publisher)
 
 
 @pytest.fixture
@@ -97,6 +105,9 @@ async def test_replicas_and_partitions_of_a_kafka_topic_are_read(services: Servi
     url = services.kafka.url
     await create(url, "doctor.fine", 3)
     await create(url, "doctor.bad", 1, **{"min.insync.replicas": "2"})
+    async with administering(url) as admin:
+        while not {"doctor.fine", "doctor.bad"} <= set(await admin.list_topics()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     fine = (await examined(publisher_from(url, "doctor.fine")))["topics"]
     bad = (await examined(publisher_from(url, "doctor.bad")))["topics"]
@@ -115,14 +126,89 @@ async def test_topology_of_rabbitmq_that_loses_messages_is_found_out(services: S
     url = services.rabbitmq.url
 
     publisher = RabbitMQPublisher(url, exchange="doctor.passing", topology=Topology((passing,)))
-    assert (await examined(publisher))["exchanges"].verdict == "warning"
+    assert (await examined_when_open(publisher))["exchanges"].verdict == "warning"
     for queue, verdict, words in ((dropping, "warning", "drops"), (safe, "fine", "quorum")):
         publisher = RabbitMQPublisher(url, exchange="doctor", topology=Topology((), (queue,)))
-        found = await examined(publisher)
+        found = await examined_when_open(publisher)
 
         assert found["exchanges"].verdict == "fine"
         assert found["queues"].verdict == verdict
         assert words in found["queues"].text
+
+
+async def test_missing_queue_and_exchange_of_rabbitmq_are_found_and_not_declared(
+    services: Services,
+) -> None:
+    # given
+    name, there = unique("doctor"), unique("there")
+    url = services.rabbitmq.url
+    async with RabbitMQPublisher(url, there, topology=Topology(queues=(Queue(there),))):
+        pass
+    queues = (Queue(name, (Binding(name),)), Queue(there), Queue(f"{name}.given", passive=True))
+    publisher = RabbitMQPublisher(url, name, topology=Topology(queues=queues))
+
+    # when
+    twice = [await publisher.check_durability() for _ in range(2)]
+
+    # then
+    for checks in twice:
+        assert [(check.verdict, check.text.partition(":")[0]) for check in checks] == [
+            ("warning", f"exchange {name} is missing"),
+            ("warning", f"queue {name} is missing"),
+            ("fault", f"queue {name}.given is missing"),
+            ("fine", there),
+        ]
+        assert "start a relay or a consumer with this topology" in checks[1].cure
+
+
+async def test_queue_of_rabbitmq_with_other_arguments_is_found(services: Services) -> None:
+    name, url = unique("doctor"), services.rabbitmq.url
+    async with RabbitMQPublisher(url, name, topology=Topology(queues=(Queue(name),))):
+        pass
+    longer = Queue(name, max_length=5)
+    publisher = RabbitMQPublisher(url, name, topology=Topology(queues=(longer,)))
+
+    with pytest.raises(ConfigurationError, match="inequivalent arg 'x-max-length'"):
+        await publisher.check_durability()
+
+
+async def test_missing_stream_of_nats_is_found_and_not_created(services: Services) -> None:
+    name = unique()
+
+    found = await examined(publisher_from(services.nats.url, name))
+
+    assert found["storage"].verdict == "warning"
+    assert f"stream {name} is missing" in found["storage"].text
+    async with jetstream(services.nats.url) as js:
+        with pytest.raises(NotFoundError):
+            await js.stream_info(name)
+
+
+async def test_missing_topic_of_kafka_is_found_and_not_created(services: Services) -> None:
+    name, url = unique("doctor."), services.kafka.url
+    to_create = KafkaPublisher(url, name, config=KafkaConfig(partitions=2))
+
+    strict, lenient = await examined(KafkaPublisher(url, name)), await examined(to_create)
+
+    assert (strict["topics"].verdict, lenient["topics"].verdict) == ("fault", "warning")
+    assert f"topic {name} is missing" in strict["topics"].text
+    async with administering(url) as admin:
+        assert name not in await admin.list_topics()
+
+
+async def test_doctor_names_the_missing_queue_and_leaves_the_broker_as_it_was(
+    services: Services,
+) -> None:
+    name = unique("doctor")
+    settings = {"OUTBOX_TO": services.rabbitmq.url, "OUTBOX_DESTINATION": name}
+
+    _, checks = await asyncio.to_thread(lambda: doctor(**settings))
+    _, again = await asyncio.to_thread(lambda: doctor(**settings))
+
+    assert checks == again
+    found = {check["subject"]: check["text"] for check in checks}
+    assert "answers" in found["broker"]
+    assert f"exchange {name} is missing" in found["exchanges"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-
 from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
 
 from outrider.brokers.kafka.config import KafkaConfig, read_url
-from outrider.brokers.kafka.durability import check_durability
+from outrider.brokers.kafka.durability import check_durability, missing_topic
 from outrider.brokers.network_errors import Diagnosis, network_diagnosis
 from outrider.errors import ConfigurationError, OutriderError
 
@@ -106,12 +106,20 @@ class Cluster:
                 await admin.close()
 
     async def check_durability(self, topics: Collection[str]) -> list[CheckResult]:
+        """Whether the topics are there, and keep what they acknowledged; creates nothing."""
         admin = AIOKafkaAdminClient(**self.client_arguments(self.connect_timeout_s))
         with self.translating():
             try:
                 async with asyncio.timeout(self.connect_timeout_s):
                     await admin.start()
-                    return await check_durability(admin, topics)
+                    missing = set(topics).difference(await admin.list_topics())
+                    there = [topic for topic in topics if topic not in missing]
+                    return [
+                        *(missing_topic(topic, self.config.partitions) for topic in missing),
+                        *(await check_durability(admin, there) if there or not topics else ()),
+                    ]
+            except errors.KafkaConnectionError as error:
+                raise await self._connection_error() or error from None
             finally:
                 await admin.close()
 

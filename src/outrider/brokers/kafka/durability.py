@@ -33,6 +33,13 @@ async def check_durability(
     ]
 
 
+def missing_topic(name: str, partitions: int | None) -> CheckResult:
+    text = f"topic {name} is missing: events wait"
+    if partitions is None:
+        return CheckResult("topics", "fault", text, "create it, or set partitions")
+    return CheckResult("topics", "warning", text, "start a relay, which creates it")
+
+
 async def _min_in_sync(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, int]:
     """The setting min.insync.replicas of each topic."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]

@@ -19,6 +19,11 @@ def check_durability(stream: StreamInfo) -> list[CheckResult]:
     return [_storage(stream.config, clustered=clustered), _limits(stream.config)]
 
 
+def missing_stream(name: str) -> CheckResult:
+    text = f"stream {name} is missing: events wait"
+    return CheckResult("storage", "warning", text, "start a relay, which creates it")
+
+
 def _storage(config: StreamConfig, *, clustered: bool) -> CheckResult:
     name, replicas = config.name, config.num_replicas or 1
     if config.storage == StorageType.MEMORY:

@@ -11,7 +11,7 @@ from nats.js.errors import BadRequestError, NotFoundError
 from outrider.brokers.nats.batch import Batch
 from outrider.brokers.nats.config import check_names, covers
 from outrider.brokers.nats.connection import NATS_ERRORS, Cluster, Connection, translate
-from outrider.brokers.nats.durability import check_durability
+from outrider.brokers.nats.durability import check_durability, missing_stream
 from outrider.brokers.nats.messages import MessageWriter
 from outrider.brokers.nats.pipeline import Pipeline
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
@@ -74,11 +74,18 @@ class NatsPublisher(Openable):
                 await pipeline.connection.shut_down()
 
     async def check_durability(self) -> list[CheckResult]:
-        connection = (await self._opened()).connection
+        """Whether the stream is there, and keeps what it acknowledged; creates nothing."""
+        connection = await self._cluster.connect()
         try:
-            return check_durability(await connection.js.stream_info(self._stream))
+            stream = await connection.js.stream_info(self._stream)
+            self._check_settings(stream.config)
+            return check_durability(stream)
+        except NotFoundError:
+            return [missing_stream(self._stream)]
         except NATS_ERRORS as error:
             raise self._translate(error, connection) from error
+        finally:
+            await connection.shut_down()
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

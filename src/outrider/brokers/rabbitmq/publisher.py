@@ -11,7 +11,7 @@ from outrider.brokers.rabbitmq.amqp import CHANNEL, ConnectionLost, Method, Unse
 from outrider.brokers.rabbitmq.batch import Batch
 from outrider.brokers.rabbitmq.config import read_url
 from outrider.brokers.rabbitmq.connection import Connection, translate
-from outrider.brokers.rabbitmq.durability import check_durability
+from outrider.brokers.rabbitmq.durability import check_topology
 from outrider.brokers.rabbitmq.messages import MessageWriter
 from outrider.brokers.rabbitmq.topology import Topology, declarations
 from outrider.errors import BrokerUnavailable, OutriderError
@@ -74,8 +74,15 @@ class RabbitMQPublisher(Openable):
         await self._connection.close()
 
     async def check_durability(self) -> list[CheckResult]:
-        """Whether exchanges and queues of the topology keep what they confirmed."""
-        return check_durability(self._topology)
+        """Whether the topology is there, and keeps what it confirmed; creates nothing."""
+        connection = Connection(self._connection.address, self._config, _declare_nothing)
+        try:
+            async with asyncio.timeout(self._config.connect_timeout.total_seconds()):
+                return await check_topology(connection, self._topology)
+        except TimeoutError as error:
+            raise translate(error, connection.address) from error
+        finally:
+            await connection.close()
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
@@ -177,6 +184,9 @@ class RabbitMQPublisher(Openable):
     async def _declare(self, wire: Wire) -> None:
         for method in self._declarations:
             await wire.call(method, Method, CHANNEL)
+
+
+async def _declare_nothing(_: Wire) -> None: ...
 
 
 async def _flush(wire: Wire, batch: Batch, messages: list[bytes], indexes: list[int]) -> None:

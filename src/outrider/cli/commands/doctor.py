@@ -78,11 +78,12 @@ def _check_broker(process: RelayProcessConfig) -> list[CheckResult]:
 
 
 async def _connect(publisher: EventPublisher) -> list[CheckResult]:
+    checks: list[CheckResult] = []
     try:
-        await publisher.open()
-        checks = (
-            await publisher.check_durability() if isinstance(publisher, DurabilityCheck) else []
-        )
+        if isinstance(publisher, DurabilityCheck):
+            checks = await publisher.check_durability()
+        else:
+            await publisher.open()
     except BrokerUnavailable as error:
         return [
             CheckResult("broker", "fault", str(error), "is it running, and is the address right?")
@@ -92,4 +93,4 @@ async def _connect(publisher: EventPublisher) -> list[CheckResult]:
         return [CheckResult("broker", "fault", str(error), cure)]
     finally:
         await publisher.close()
-    return [CheckResult("broker", "fine", f"{publisher} answers, and has what is needed"), *checks]
+    return [CheckResult("broker", "fine", f"{publisher} answers"), *checks]
