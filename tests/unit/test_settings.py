@@ -25,7 +25,8 @@ from outrider.store.engines import describe
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = {"database": "sqlite:///x.db", "retry": "exponential", "after_failure": "park"}
-SAMPLES |= {"health": ":9100", "quiet": "yes", "audit": "yes", "loops": "3", "retention_days": "3"}
+SAMPLES |= {"health": ":9100", "quiet": "yes", "audit": "no", "loops": "3", "retention_days": "3"}
+SAMPLES |= {"error_detail": "message"}
 SETTINGS = {setting.name: setting for setting in all_settings()}
 
 

@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import threading
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _CHILD_NUMBER: Final = "OUTRIDER_CHILD_NUMBER"
 """The environment variable that numbers child processes from 0."""
 _READY_CHECK_INTERVAL_S: Final = 0.1
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 def serve(make: Callable[[], Coroutine[Any, Any, None]], process: ProcessConfig) -> None:
@@ -38,8 +40,8 @@ def serve(make: Callable[[], Coroutine[Any, Any, None]], process: ProcessConfig)
     log = logging.StreamHandler()
     log.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING if process.quiet else logging.INFO, handlers=[log])
-    audit_level = logging.INFO if process.audit else logging.WARNING
-    logging.getLogger("outrider.audit").setLevel(audit_level)
+    if not process.audit:
+        logging.getLogger("outrider.audit").setLevel(logging.WARNING)
     if process.processes > 1 and not is_child_process():
         sys.exit(_run_children(process.processes))
     try:
@@ -60,7 +62,7 @@ async def run_until_signal(
         if stops:
             os._exit(1)
         notify_systemd("STOPPING=1")
-        stops.update(loop.create_task(service.stop()) for service in services)
+        stops.update(loop.create_task(_stop(service)) for service in services)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -70,19 +72,28 @@ async def run_until_signal(
                 server = HealthServer(_own_address(health), services, metrics)
                 await stack.enter_async_context(server.serving())
             async with asyncio.TaskGroup() as tasks:
-                ready = loop.create_task(_notify_ready(services))
-                stack.callback(ready.cancel)
+                notifying = loop.create_task(_notify_systemd(services))
+                stack.callback(notifying.cancel)
                 for service in services:
                     tasks.create_task(service.run())
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-async def _notify_ready(services: Sequence[BackgroundService]) -> None:
+async def _stop(service: BackgroundService) -> None:
+    with suppress(Exception):  # `run` raises it too
+        await service.stop()
+
+
+async def _notify_systemd(services: Sequence[BackgroundService]) -> None:
     # Services have no event for readiness, so they are asked again and again.
-    while any(service.problem for service in services):  # noqa: ASYNC110
+    while any(service.problem_besides_broker for service in services):  # noqa: ASYNC110
         await asyncio.sleep(_READY_CHECK_INTERVAL_S)
     notify_systemd("READY=1")
+    watchdog_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6
+    while watchdog_s:  # a blocked event loop sends nothing, so systemd restarts the process
+        notify_systemd("WATCHDOG=1")
+        await asyncio.sleep(watchdog_s / 3)
 
 
 def is_child_process() -> bool:
@@ -153,13 +164,29 @@ async def load_services(
 
 
 def _run_event_loop(work: Coroutine[Any, Any, None]) -> None:
-    try:
+    """Run to the end; tasks and threads that ignore it do not keep the process from ending."""
+    new_event_loop = asyncio.new_event_loop
+    with suppress(ImportError):
         import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
+
+        new_event_loop = uvloop.new_event_loop
+    code, closing = 1, threading.Timer(_CLOSE_TIMEOUT_S, lambda: _exit_stuck(code))
+    closing.daemon = True
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            try:
+                runner.run(work)
+                code = 0
+            finally:
+                closing.start()
+    finally:
+        closing.cancel()
+
+
+def _exit_stuck(code: int) -> None:
+    problem = f"a task or a thread has not ended within {_CLOSE_TIMEOUT_S:g} s, and is given up"
+    click.echo(f"warning: {problem}", err=True)
+    os._exit(code)
 
 
 def _run_children(processes: int) -> int:

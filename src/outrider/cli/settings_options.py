@@ -83,5 +83,11 @@ def _option(setting: Setting) -> Callable[[Callable[..., R]], Callable[..., R]]:
     facts += f"; default: {setting.default}" if setting.default is not None else ""
     text = f"{setting.help} [{facts}]".strip()
     if setting.is_switch:
-        return click.option(setting.flag, setting.name, flag_value="yes", default=None, help=text)
+        return click.option(
+            "/".join(setting.flags),
+            setting.name,
+            default=None,
+            help=text,
+            callback=lambda _context, _option, on: None if on is None else setting.kind.show(on),
+        )
     return click.option(setting.flag, setting.name, metavar=setting.value_name, help=text)

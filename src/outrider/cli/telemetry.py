@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outrider.observability.logging import log_signals
+from outrider.observability.safe_signals import combine
 
 if TYPE_CHECKING:
     from outrider.admin.inspector import OutboxInspector
     from outrider.cli.health import RenderMetrics
     from outrider.ports import EventPublisher
-    from outrider.signals import OnSignal, Signal
+    from outrider.signals import OnSignal
 
 
 def log_and_count(inspector: OutboxInspector) -> tuple[OnSignal, RenderMetrics | None]:
@@ -24,15 +25,11 @@ def log_and_count(inspector: OutboxInspector) -> tuple[OnSignal, RenderMetrics |
         return log_signals, None
     metrics = PrometheusMetrics()
 
-    def on_signal(signal: Signal) -> None:
-        log_signals(signal)
-        metrics.on_signal(signal)
-
     async def render() -> bytes:
         metrics.show_backlog(await inspector.sinks())
         return _render()
 
-    return on_signal, render
+    return combine(log_signals, metrics.on_signal), render
 
 
 def traced(publisher: EventPublisher, sink: str) -> EventPublisher:

@@ -1,6 +1,7 @@
 """Signals of relays and consumers, and their exporters to logs, metrics and traces."""
 
 from outrider.observability.logging import EventFormatter, log_signals
+from outrider.observability.safe_signals import combine
 from outrider.signals import (
     BatchClaimed,
     BatchPublished,
@@ -20,6 +21,7 @@ from outrider.signals import (
     PublishRetried,
     RelayStarted,
     RelayStopped,
+    ServiceFailed,
     Signal,
     SinkAvailable,
     SinkUnavailable,
@@ -50,6 +52,7 @@ __all__ = [
     "PublishRetried",
     "RelayStarted",
     "RelayStopped",
+    "ServiceFailed",
     "Signal",
     "SinkAvailable",
     "SinkUnavailable",
@@ -58,5 +61,6 @@ __all__ = [
     "StoreAvailable",
     "StoreUnavailable",
     "WokenUp",
+    "combine",
     "log_signals",
 ]

@@ -1,4 +1,4 @@
-"""Signals as log records: stable messages, ids in `extra`, never a payload or a user's id."""
+"""Signals as log records: ids in the text and in `extra`, never a payload or a user's id."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Final, assert_never
 
 from outrider import signals as s
+from outrider.observability.failure_reason import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     _RelaySignal = (
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
         | s.SourceAvailable
         | s.MessagesLost
     )
+    _EventSignal = (
+        s.PublishRetried
+        | s.PublishDeferred
+        | s.EventFailed
+        | s.EventHandled
+        | s.EventUnhandled
+        | s.EventDeadLettered
+    )
 
 _EXTRA_NAMES: Final = (
     *("sink", "consumer", "handler", "event_id", "event_type", "correlation_id"),
@@ -48,23 +57,29 @@ PAYLOAD_LOGGERS: Final = {
 _relay: Final = logging.getLogger("outrider.relay")
 _consumer: Final = logging.getLogger("outrider.consumer")
 _audit: Final = logging.getLogger("outrider.audit")
+_service: Final = logging.getLogger("outrider.service")
 
 
 def log_signals(signal: s.Signal) -> None:
-    """Pass this function as `on_signal`. An outage is logged when it begins and when it ends."""
+    """The default of `on_signal`. An outage is logged when it begins and when it ends.
+
+    Lines about single events have the logger `outrider.audit` and the level INFO.
+    """
     match signal:
         case s.PublishRetried():
             wait = signal.wait.total_seconds()
-            _relay.warning("event refused, next try in %g s", wait, extra=_facts(signal))
+            _log_event(_relay.warning, "event refused, next try in %g s %s", signal, wait)
         case s.PublishDeferred():
-            text = "event deferred: its aggregate waits for the sink, no attempt is counted"
-            _relay.warning(text, extra=_facts(signal))
+            text = "event deferred: its aggregate waits for the sink, no attempt is counted %s"
+            _log_event(_relay.warning, text, signal)
         case s.EventFailed():
-            _relay.critical("event failed, a person must look", extra=_facts(signal))
+            _log_event(_relay.critical, "event failed, a person must look %s", signal)
         case s.BatchPublished():
             _log_published(signal)
         case s.EventsDeleted():
             _relay.debug("deleted %d published events", signal.events)
+        case s.ServiceFailed():
+            _service.critical("%s has ended, restart it: %s", signal.service, signal.reason)
         case s.BatchClaimed() | s.WokenUp() | s.EventsRecorded():
             pass
         case (
@@ -83,16 +98,13 @@ def log_signals(signal: s.Signal) -> None:
 
 
 class EventFormatter(logging.Formatter):
-    """Plain text with the ids of the event at the end of the line, as name=value.
+    """Plain text that escapes control characters.
 
-    Escapes control characters, so untrusted names can neither begin a new line nor control a
-    terminal.
+    Untrusted names in records of any library can neither begin a new line nor control a terminal.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in the standard library
-        extra = ((name, getattr(record, name, None)) for name in _EXTRA_NAMES)
-        facts = [f"{name}={_quoted(value)}" for name, value in extra if value is not None]
-        return _one_line(" ".join([super().formatMessage(record), *facts]))
+        return one_line(super().formatMessage(record))
 
 
 class RedactingFilter(logging.Filter):
@@ -115,18 +127,6 @@ class RedactingFilter(logging.Filter):
             record.msg = f"withheld, it may quote an event: {record.filename}:{record.lineno}"
             record.args = record.exc_info = record.exc_text = record.stack_info = None
         return True
-
-
-def _quoted(value: object) -> str:
-    """Quoted if it has a space, so that an untrusted value cannot look like several pairs."""
-    text = str(value)
-    return repr(text) if " " in text else text
-
-
-def _one_line(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _log_relay(signal: _RelaySignal) -> None:
@@ -162,15 +162,14 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
         case s.EventHandled():
             _log_handled(signal)
         case s.EventUnhandled():
-            _consumer.warning(
+            text = (
                 "no handler subscribed to this event type: accepted without effect, as all that "
-                'follow; subscribe a handler, or set unhandled="refuse"',
-                extra=_facts(signal),
+                'follow; subscribe a handler, or set unhandled="refuse" %s'
             )
+            _log_event(_consumer.warning, text, signal)
         case s.EventDeadLettered():
-            _consumer.critical(
-                "message moved to the dead letters, a person must look", extra=_facts(signal)
-            )
+            text = "message moved to the dead letters, a person must look %s"
+            _log_event(_consumer.critical, text, signal)
         case s.MessagesLost():
             _log_lost(signal)
         case s.SourceUnavailable():
@@ -182,14 +181,15 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
 
 
 def _log_handled(signal: s.EventHandled) -> None:
-    facts = {**_facts(signal), "outcome": signal.outcome, "duration_ms": _milliseconds(signal.took)}
     match signal.outcome:
+        case "ok" | "duplicate" if not _audit.isEnabledFor(logging.INFO):
+            pass
         case "ok":
-            _audit.info("event handled", extra=facts)
+            _log_event(_audit.info, "event handled %s", signal)
         case "duplicate":
-            _audit.info("event handled before, skipped", extra=facts)
+            _log_event(_audit.info, "event handled before, skipped %s", signal)
         case "retry" | "dead":
-            _consumer.warning("handler failed", extra=facts)
+            _log_event(_consumer.warning, "handler failed %s", signal)
         case _:
             assert_never(signal.outcome)
 
@@ -216,21 +216,29 @@ def _log_published(signal: s.BatchPublished) -> None:
                 "attempt": event.retry_count + 1,
                 "duration_ms": _milliseconds(signal.took),
             }
-            _audit.info("event published", extra=facts)
+            _audit.info("event published %s", _as_text(facts), extra=facts)
 
 
-def _facts(
-    signal: s.PublishRetried
-    | s.PublishDeferred
-    | s.EventFailed
-    | s.EventHandled
-    | s.EventUnhandled
-    | s.EventDeadLettered,
-) -> dict[str, object]:
-    """The ids of the event in a signal, for `extra`."""
-    names = ("sink", "consumer", "handler", "event_type", "correlation_id", "attempt", "reason")
-    facts = {name: getattr(signal, name) for name in names if hasattr(signal, name)}
-    return {**facts, "event_id": str(signal.event_id) if signal.event_id else None}
+def _log_event(
+    log: Callable[..., None], text: str, signal: _EventSignal, *arguments: object
+) -> None:
+    """The facts about the event end the text, for plain logging, and are in `extra`."""
+    facts = {name: getattr(signal, name) for name in _EXTRA_NAMES if hasattr(signal, name)}
+    facts["event_id"] = str(signal.event_id) if signal.event_id else None
+    if isinstance(signal, s.EventHandled):
+        facts["duration_ms"] = _milliseconds(signal.took)
+    log(text, *arguments, _as_text(facts), extra=facts)
+
+
+def _as_text(facts: Mapping[str, object]) -> str:
+    known = ((name, facts.get(name)) for name in _EXTRA_NAMES)
+    return " ".join(f"{name}={_quoted(value)}" for name, value in known if value is not None)
+
+
+def _quoted(value: object) -> str:
+    """Quoted if it has a space, so that an untrusted value cannot look like several pairs."""
+    text = str(value)
+    return one_line(repr(text) if " " in text else text)
 
 
 def _milliseconds(duration: timedelta) -> float:

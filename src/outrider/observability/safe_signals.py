@@ -14,6 +14,17 @@ _MAX_KINDS: Final = 100
 _log: Final = logging.getLogger("outrider.signals")
 
 
+def combine(*receivers: OnSignal) -> OnSignal:
+    """One `on_signal` for several receivers; an error of one does not stop the others."""
+    each = [(SafeSignals(), receiver) for receiver in receivers]
+
+    def on_signal(signal: Signal) -> None:
+        for safe, receiver in each:
+            safe.send(receiver, signal)
+
+    return on_signal
+
+
 class SafeSignals:
     """Sends signals to an `on_signal` that may raise.
 

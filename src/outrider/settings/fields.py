@@ -47,6 +47,11 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """All flags that set it: a switch has one to turn it on and one to turn it off."""
+        return (self.flag, self.flag.replace("--", "--no-", 1)) if self.is_switch else (self.flag,)
+
+    @property
     def is_switch(self) -> bool:
         """Whether the flag takes no value."""
         return self.kind is SWITCH

@@ -29,8 +29,8 @@ class ProcessConfig:
     port."""
     quiet: bool = field(default=False, metadata={"prefix": "OUTRIDER_"})
     """Log warnings and errors only."""
-    audit: bool = field(default=False, metadata={"prefix": "OUTRIDER_"})
-    """Log one line for every event that is published or handled."""
+    audit: bool = field(default=True, metadata={"prefix": "OUTRIDER_"})
+    """Log one line for every event that is published or handled, unless quiet."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.processes <= _MAX_PROCESSES:

@@ -20,5 +20,6 @@ def settings_table() -> str:
 def _row(setting: Setting) -> str:
     environment = ", ".join(f"`{name}`" for name in setting.environment)
     default = "" if setting.default is None else f"`{setting.default}`"
-    cells = (f"`{setting.flag}`", environment, setting.value_name, default, setting.help)
+    flags = ", ".join(f"`{flag}`" for flag in setting.flags)
+    cells = (flags, environment, setting.value_name, default, setting.help)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from outrider.errors import BrokerUnavailable, DatabaseUnavailable
 from outrider.lifecycle import BackgroundService
+from outrider.observability.logging import log_signals
 from outrider.relay.backoff import OutageBackoff
 from outrider.signals import StoreAvailable, StoreUnavailable
 from outrider.stream.client import Since, Stream, Wanted
@@ -41,7 +42,7 @@ class StreamManager(BackgroundService):
         events: DeliveredEvents,
         config: StreamConfig | None = None,
         *,
-        on_signal: OnSignal | None = None,
+        on_signal: OnSignal | None = log_signals,
     ) -> None:
         super().__init__(on_signal)
         self.config = config or StreamConfig()

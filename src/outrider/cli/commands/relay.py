@@ -19,7 +19,6 @@ from outrider.cli.settings_options import (
 from outrider.cli.telemetry import log_and_count, process_metrics, traced
 from outrider.consumer.consumer import EventConsumer
 from outrider.errors import ConfigurationError
-from outrider.observability.logging import log_signals
 from outrider.relay.relay import OutboxRelay
 from outrider.store.engines import open_engine
 from outrider.store.schema.tables import OutboxTables
@@ -98,8 +97,6 @@ def consume(*, app: str, process: ProcessConfig) -> None:
 
 async def _run_app(app: str, kind: type[BackgroundService], health: str | None) -> None:
     async with load_services(app, kind) as services:
-        for service in services:
-            service.on_signal = service.on_signal or log_signals
         await run_until_signal(services, health, process_metrics())
 
 
