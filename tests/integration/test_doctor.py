@@ -44,6 +44,22 @@ def test_healthy_set_up_has_no_fault(services: Services, database: Database) -> 
     assert {f["subject"] for f in findings} >= {"schema", "privileges", "wake-up", "broker"}
 
 
+def test_event_that_waits_for_its_sink_is_shown_with_the_reason(database: Database) -> None:
+    reason = "unroutable: NO_ROUTE, exchange 'shop' has no queue for 't.a': bind a queue to it"
+    quoted = reason.replace("'", "''")
+    database.run(
+        "UPDATE outbox SET next_retry_at = clock_timestamp() + interval '1 hour', "
+        f"last_error = '{quoted}'"  # noqa: S608 - our own text
+    )
+
+    _, findings = doctor(DATABASE_URL=database.url)
+
+    finding = found(findings, "sink default")
+    assert finding["verdict"] == "warning"
+    assert finding["text"] == f"t.a waits, and no attempt is counted: {reason}"
+    assert "outrider show" in finding["cure"]
+
+
 def no_tables(database: Database) -> dict[str, str]:
     database.run("DROP TABLE outbox_schema")
     return {}

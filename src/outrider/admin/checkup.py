@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+    from outrider.admin.summaries import EventSummary
+
 _OLD_TRANSACTION: Final = timedelta(minutes=10)
 _OLD_EVENT_S: Final = 60.0
+_MAX_REASONS: Final = 3
 _ALL_PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _SETTING: Final = text("SELECT current_setting(:name)")
 _HAS_TABLE_PRIVILEGE: Final = text("SELECT has_table_privilege(:table, :privilege)")
@@ -203,11 +206,20 @@ async def _sqlite(db: AsyncConnection) -> AsyncIterator[CheckResult]:
 
 async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
     relays = [relay for relay in await inspector.relays() if relay.alive]
+    blocked = await inspector.blocked()
     for sink in await inspector.sinks():
         serving, name = [r for r in relays if r.sink == sink.sink], f"sink {sink.sink}"
         if sink.failed:
             cure = "look with `outrider failed`, then `outrider retry` or `outrider discard`"
             yield CheckResult(name, "warning", f"{sink.failed:,} events have failed", cure)
+        if sink.parked:
+            cure = "`outrider parked` names the failed events: `outrider retry` or `discard` them"
+            parked = f"{sink.parked:,} events are parked behind failed ones of their aggregates"
+            yield CheckResult(name, "warning", parked, cure)
+        for event in _deferred(sink.sink, blocked):
+            cure = f"remove the cause, then it goes out; `outrider show {event.event_id}`"
+            why = f"{event.event_type} waits, and no attempt is counted: {event.last_error}"
+            yield CheckResult(name, "warning", why, cure)
         if sink.pending and not serving:
             cure = f"start one: outrider relay --sink {sink.sink}"
             yield CheckResult(
@@ -219,3 +231,10 @@ async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
             yield CheckResult(name, "warning", f"the oldest event waits for {waits:,} s", cure)
         else:
             yield CheckResult(name, "fine", f"{sink.pending:,} pending, {len(serving)} relays")
+
+
+def _deferred(sink: str, blocked: list[EventSummary]) -> list[EventSummary]:
+    """Events that the sink cannot take now: the first of each reason, and not too many."""
+    waiting = [e for e in blocked if e.sink == sink and not e.retry_count and e.last_error]
+    first_of_reason = {e.last_error: e for e in reversed(waiting)}
+    return list(first_of_reason.values())[:_MAX_REASONS]
