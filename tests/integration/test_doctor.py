@@ -45,18 +45,16 @@ def test_healthy_set_up_has_no_fault(services: Services, database: Database) -> 
 
 
 def test_event_that_waits_for_its_sink_is_shown_with_the_reason(database: Database) -> None:
-    reason = "unroutable: NO_ROUTE, exchange 'shop' has no queue for 't.a': bind a queue to it"
-    quoted = reason.replace("'", "''")
     database.run(
         "UPDATE outbox SET next_retry_at = clock_timestamp() + interval '1 hour', "
-        f"last_error = '{quoted}'"  # noqa: S608 - our own text
+        "last_error = 'unroutable: bind a queue to it'"
     )
 
     _, findings = doctor(DATABASE_URL=database.url)
 
     finding = found(findings, "sink default")
     assert finding["verdict"] == "warning"
-    assert finding["text"] == f"t.a waits, and no attempt is counted: {reason}"
+    assert finding["text"] == "t.a waits, and no attempt is counted: unroutable: bind a queue to it"
     assert "outrider show" in finding["cure"]
 
 
