@@ -53,7 +53,7 @@ class RabbitMQGroup(SourceHarness):
 
     async def stop(self) -> None:
         if self._is_quorum:
-            await noted_on_disk(self._server, self._name)
+            await noted_on_disk(self._server, f"{self._name}.crashes")
         await asyncio.to_thread(self._server.kill)
 
     async def start(self) -> None:

@@ -17,11 +17,14 @@ from outrider import BrokerUnavailable, ConfigurationError, EventEnvelope
 from outrider.brokers.nats import NatsConfig, NatsPublisher, NatsSource
 from outrider.consumer.consumer import EventConsumer
 from outrider.ports import Delivery
+from outrider.testing.conformance.events import events, order_of
 from outrider.testing.services import Services
 from tests.support.brokers.events import event
 from tests.support.brokers.nats_streams import client, jetstream, messages_in, start_guarded, unique
+from tests.support.processes.deadly_consumer import consume_until_it_lives
 
 TIMEOUT_S = 60
+SOON = NatsConfig(ack_wait=timedelta(milliseconds=500))
 
 
 @pytest.fixture
@@ -210,7 +213,7 @@ async def test_who_was_too_slow_stands_by(url: str) -> None:
     async with group.source() as first, group.source() as second:
         await received(first, 1)
         [before] = await group.consumers()
-        late = await second._consumers.replace(await second._connected(), None)
+        late = await second._consumers.replace(await second._connected(), None, died=False)
         [after] = await group.consumers()
 
     assert late is None
@@ -298,35 +301,68 @@ async def test_living_source_keeps_its_messages(url: str) -> None:
     assert not [delivery for delivery in held if delivery.lost]
 
 
-async def test_event_that_kills_its_consumer_is_counted(url: str) -> None:
-    group, batch = Group(url), [event(), event()]
-    counts = []
+@pytest.mark.fault("E2")
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_event_that_kills_consumers_becomes_the_only_dead_letter(
+    url: str, *, ordered: bool
+) -> None:
+    group, batch = Group(url, ordered=ordered, config=SOON), events(30, "a", "b", "c")
     await group.send(*batch)
 
+    async def at_once() -> None:
+        """The server notices the death of a process at once."""
+
+    deaths, handled = await consume_until_it_lives(group.source, batch, batch[7], at_once)
+    [letter] = await messages_in(url, f"{group.name}_DLQ")
+    others = [*batch[:7], *batch[8:]]
+
+    assert deaths == 4, "the first death finds the suspects, three more the culprit"
+    assert letter.data == batch[7].data
+    assert unquote(letter.headers["dead-letter-reason"]) == "3 processes died while handling it"
+    assert sorted(ids(handled)) == sorted(ids(others))
+    if ordered:
+        assert order_of(handled) == order_of(others)
+
+
+async def test_events_of_a_source_that_was_closed_are_no_suspects(url: str) -> None:
+    group, found = Group(url), list[Delivery]()
+    await group.send(*(event() for _ in range(3)))
+
     for _ in range(3):
         async with group.source() as source:
-            counts.append([delivery.delivery_count for delivery in await received(source, 2)])
-    async with group.source() as source:
-        await source.acknowledge((await received(source, 1))[0])
-    async with group.source() as source:
-        [left] = await received(source, 1)
+            found += await received(source, 3)
 
-    assert counts == [[1, 1], [2, 1], [3, 1]]
-    assert left.delivery_count == 1
+    assert [each.suspect for each in found] == [False] * 9
 
 
-async def test_restarts_without_a_message_are_not_counted(url: str) -> None:
+async def test_events_that_come_again_after_a_lost_connection_are_no_suspects(url: str) -> None:
     group = Group(url)
-    await group.send()
-    for _ in range(3):
-        async with group.source() as source:
-            assert await source.receive(1) == []
+    await group.send(*(event() for _ in range(3)))
 
-    await group.send(event())
     async with group.source() as source:
-        [found] = await received(source, 1)
+        await received(source, 3)
+        assert source._connection is not None
+        source._connection.abort()
+        again = await received(source, 3)
 
-    assert found.delivery_count == 1
+    assert [each.suspect for each in again] == [False] * 3
+
+
+async def test_crash_is_taken_back_even_if_another_source_took_over_meanwhile(url: str) -> None:
+    group = Group(url)
+    await group.send(event())
+
+    async with group.source() as first, group.source() as second:
+        [held] = await received(first, 1)
+        await first.adjust_crash_count(held)
+        assert first._active is not None
+        first._active.end()
+        await first._liveness.stop_answering()
+        [again] = await received(second, 1)
+        await first.adjust_crash_count(held, -1)
+        await second.adjust_crash_count(again)
+
+    assert (again.suspect, again.crash_count) == (True, 1)
 
 
 async def test_sources_that_share_get_each_message_once(url: str) -> None:
@@ -356,7 +392,7 @@ async def test_source_that_shares_gives_back_at_once_what_it_held(url: str) -> N
 
     assert held.lost
     assert sorted(ids(again)) == sorted(ids(batch))
-    assert sorted(delivery.delivery_count for delivery in again) == [1, 1, 2, 2, 2]
+    assert sorted(delivery.suspect for delivery in again) == [False, False, True, True, True]
 
 
 async def test_group_goes_on_where_it_stood_when_order_is_switched_off_and_on(url: str) -> None:

@@ -40,7 +40,7 @@ class ActiveConsumer:
         consumers: Consumers,
         prefetch: int,
     ) -> None:
-        self.ended = False
+        self.ended, self.name = False, consumer.name
         self._prefetch = prefetch
         self._connection, self._consumer, self._consumers = connection, consumer, consumers
         self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
@@ -143,6 +143,7 @@ class ActiveConsumer:
         if sequence in self._unacknowledged:
             return None
         delivery = to_delivery(message)
+        self._consumer.mark(delivery)
         self._unacknowledged[sequence] = delivery
         return delivery
 

@@ -4,14 +4,18 @@ JetStream delivers the unacknowledged messages of a dead client again only after
 newer messages at once. So a source that takes over creates a new consumer, which starts after the
 last message up to which all are acknowledged, and then deletes the old one. A crash in between
 loses nothing.
+
+The description of a consumer holds what the next source must know: whether the last one was closed,
+which messages are suspects, and the crashes that were counted against them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -20,13 +24,38 @@ from nats.js.errors import NotFoundError
 from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from outrider.brokers.nats.connection import Connection
+    from outrider.ports import Delivery
 
-_DESCRIPTION: Final = re.compile(r"outrider, try (\d+)")
+_DESCRIBED_BY_US: Final = "outrider: "
+_MAX_COUNTS: Final = 100
+"""A description has room for 4096 bytes."""
 _MULTIPLE_FILTERS_SINCE: Final = (2, 10)
 _NANOSECONDS: Final = 1e9
+
+
+@dataclass
+class Record:
+    """The description of a consumer."""
+
+    closed: bool = False
+    """Whether the last source was closed, so that no process died."""
+    suspects: int = 0
+    """The last message of the stream that a dead process may have held."""
+    crashes: dict[str, int] = field(default_factory=dict)
+    """By the number of the message in the stream."""
+
+    @classmethod
+    def read(cls, description: str) -> Record:
+        with suppress(ValueError, TypeError):  # somebody else may have written it
+            return cls(**json.loads(description.removeprefix(_DESCRIBED_BY_US)))
+        return cls()
+
+    def __str__(self) -> str:
+        latest = dict(list(self.crashes.items())[-_MAX_COUNTS:])
+        return _DESCRIBED_BY_US + json.dumps(asdict(self) | {"crashes": latest})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +64,15 @@ class Consumer:
 
     name: str
     ack_wait: float
-    starts: int = 1
-    """How many consumers in a row started at the same message; it may be what kills them."""
+    record: Record
+    is_shared: bool = False
+
+    def mark(self, delivery: Delivery) -> None:
+        """Say whether it is a suspect."""
+        about = delivery.message.metadata
+        again = self.is_shared and about.num_delivered > 1
+        delivery.suspect = again or about.sequence.stream <= self.record.suspects
+        delivery.crash_count = self.record.crashes.get(str(about.sequence.stream), 0)
 
 
 class _Progress:
@@ -51,9 +87,8 @@ class _Progress:
         # Servers before 2.10 report 0 until the first acknowledgement, wherever it started.
         self.ack_floor: int = max(info["ack_floor"]["stream_seq"], self.start - 1)
         """The last message of the stream up to which all are acknowledged."""
-        found = _DESCRIPTION.fullmatch(config.get("description", ""))
-        self.starts = int(found[1]) if found else 1
-        self.has_received = info["delivered"]["consumer_seq"] > 0
+        self.record = Record.read(config.get("description", ""))
+        self.last_delivered: int = info["delivered"]["stream_seq"]
 
 
 class Consumers:
@@ -62,22 +97,26 @@ class Consumers:
     def __init__(self, stream: str, group: str, subjects: list[str], ack_wait: float) -> None:
         self._stream, self._group = stream, group
         self._subjects, self._ack_wait = subjects, ack_wait
+        self._intended: dict[str, int] = {}
+        """Counts on their way: a repeated call must not count twice what the first one stored."""
         self._own_name = re.compile(rf"{re.escape(group)}(-(?P<number>\d+)-[0-9a-f]{{8}})?")
 
     async def newest(self, connection: Connection) -> str | None:
         names = await self._names(connection)
         return max(names, key=lambda name: (self._number(name), name), default=None)
 
-    async def replace(self, connection: Connection, newest: str | None) -> Consumer | None:
+    async def replace(
+        self, connection: Connection, newest: str | None, *, died: bool
+    ) -> Consumer | None:
         """Creates the successor of `newest` and deletes all others.
 
-        None if another source was faster.
+        None if another source was faster. If the last source died, what it held is suspect.
         """
         number = self._number(newest) + 1 if newest else 1
         name = f"{self._group}-{number}-{secrets.token_hex(4)}"
         before = await self._names(connection)
         try:
-            created = await self._create(connection, name, before)
+            created = await self._create(connection, name, before, died=died)
         except NotFoundError:
             return None  # The source that deleted one of them meanwhile was faster.
         names = await self._names(connection)
@@ -93,12 +132,46 @@ class Consumers:
         """The consumer that all sources of the group use together; created if it is missing."""
         before = await self._names(connection)
         if self._group in before:
-            ack_wait = (await self._progress(connection, self._group)).ack_wait
-            return Consumer(name=self._group, ack_wait=ack_wait)
-        created = await self._create(connection, self._group, before)
+            found = await self._progress(connection, self._group)
+            return Consumer(
+                name=self._group, ack_wait=found.ack_wait, record=found.record, is_shared=True
+            )
+        created = await self._create(connection, self._group, before, died=True)
         for other in before:
             await self.delete(connection, other)
         return created
+
+    async def adjust_crash_count(self, connection: Connection, sequence: int, by: int) -> int:
+        """Returns the new count, when the newest consumer of the group has it."""
+        key = str(sequence)
+
+        def count(record: Record) -> None:
+            record.crashes[key] = self._intended.setdefault(key, record.crashes.get(key, 0) + by)
+
+        await self._change(connection, await self.newest(connection) or self._group, count)
+        return self._intended.pop(key)
+
+    async def mark_closed(self, connection: Connection, name: str) -> None:
+        await self._change(connection, name, lambda record: setattr(record, "closed", True))
+
+    async def _change(
+        self, connection: Connection, name: str, change: Callable[[Record], None]
+    ) -> None:
+        info = await self._info(connection, name)
+        record, floor = (
+            Record.read(info["config"].get("description", "")),
+            _Progress(info).ack_floor,
+        )
+        change(record)
+        record.crashes = {
+            key: count for key, count in record.crashes.items() if count > 0 and int(key) > floor
+        }
+        await connection.request_api(
+            f"CONSUMER.DURABLE.CREATE.{self._stream}.{name}",
+            stream_name=self._stream,
+            config=info["config"] | {"description": str(record)},
+            action="update",
+        )
 
     async def exists(self, connection: Connection, name: str) -> bool:
         try:
@@ -111,21 +184,27 @@ class Consumers:
         with suppress(NotFoundError):
             await connection.js.delete_consumer(self._stream, name)
 
-    async def _create(self, connection: Connection, name: str, before: Sequence[str]) -> Consumer:
+    async def _create(
+        self, connection: Connection, name: str, before: Sequence[str], *, died: bool
+    ) -> Consumer:
         found = [await self._progress(connection, other) for other in before]
         furthest = max(found, key=lambda progress: progress.ack_floor, default=None)
         config = ConsumerConfig(
             durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=self._ack_wait
         )
-        starts = 1
         if furthest is not None:
             start = await self._next_sequence(connection, furthest)
             config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, start
-            starts = furthest.starts + furthest.has_received if start == furthest.start else 1
-        config.description = f"outrider, try {starts}"
+        record = Record()
+        for progress in sorted(found, key=lambda progress: progress.created):
+            held = progress.last_delivered if died and not progress.record.closed else 0
+            record.suspects = max(record.suspects, progress.record.suspects, held)
+            record.crashes |= progress.record.crashes
+        config.description = str(record)
         self._set_filter(connection, config)
         await connection.js.add_consumer(self._stream, config)
-        return Consumer(name=name, ack_wait=self._ack_wait, starts=starts)
+        shared = name == self._group
+        return Consumer(name=name, ack_wait=self._ack_wait, record=record, is_shared=shared)
 
     async def _next_sequence(self, connection: Connection, furthest: _Progress) -> int:
         # A stream that was restored from a backup may end before the acknowledged message.
@@ -164,10 +243,13 @@ class Consumers:
         return min(rivals)[1] if rivals else None
 
     async def _progress(self, connection: Connection, name: str) -> _Progress:
+        return _Progress(await self._info(connection, name))
+
+    async def _info(self, connection: Connection, name: str) -> dict[str, Any]:
         info = await connection.request_api(f"CONSUMER.INFO.{self._stream}.{name}")
         if "config" not in info:
             raise NotFoundError  # The server is deleting it.
-        return _Progress(info)
+        return info
 
     def _number(self, name: str) -> int:
         found = self._own_name.fullmatch(name)

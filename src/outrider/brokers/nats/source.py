@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nats.js.api import RetentionPolicy, StreamConfig
@@ -57,6 +58,8 @@ class NatsSource(Openable):
         self._consumers = Consumers(stream, group, subjects, config.ack_wait.total_seconds())
         self._liveness = Liveness(stream, group, config.takeover_after.total_seconds())
         self._opening = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        """A successor takes over the record of a consumer, which must not change meanwhile."""
         self._connection: Connection | None = None
         self._active: ActiveConsumer | None = None
         self._own_consumer: str | None = None
@@ -81,6 +84,9 @@ class NatsSource(Openable):
             active, self._active = self._active, None
             connection, self._connection = self._connection, None
             if active is not None:
+                if self._ordered and connection is not None and not active.ended:
+                    with suppress(*NATS_ERRORS):  # then the next source suspects too much
+                        await self._consumers.mark_closed(connection, active.name)
                 await active.stop(give_back=not self._ordered)
             if connection is not None:
                 await connection.shut_down()
@@ -89,7 +95,8 @@ class NatsSource(Openable):
         connection = await self._connected()
         try:
             if self._active is None or self._active.ended:
-                self._active = await self._activate(connection)
+                async with self._changing:
+                    self._active = await self._activate(connection)
             return await self._active.receive(limit) if self._active else []
         except NATS_ERRORS as error:
             raise self._translate(error, connection) from error
@@ -112,7 +119,14 @@ class NatsSource(Openable):
         await self.acknowledge(delivery)
 
     async def adjust_crash_count(self, delivery: Delivery, by: int = 1, /) -> None:
-        delivery.crash_count += by
+        sequence = delivery.message.metadata.sequence.stream
+        connection = await self._connected()
+        try:
+            async with self._changing:
+                adjust = self._consumers.adjust_crash_count(connection, sequence, by)
+                delivery.crash_count = await adjust
+        except NATS_ERRORS as error:
+            raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> BrokerUnavailable:
         """The delivery stays unacknowledged, so a permanent error is reported by `receive`."""
@@ -176,7 +190,7 @@ class NatsSource(Openable):
         if not is_own and not await self._liveness.is_free(connection):
             return None
         await self._liveness.start_answering(connection)
-        consumer = await self._consumers.replace(connection, newest)
+        consumer = await self._consumers.replace(connection, newest, died=not is_own)
         if consumer is None:
             await self._liveness.stop_answering()
         else:
