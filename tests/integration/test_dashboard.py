@@ -227,6 +227,26 @@ async def test_relays_lanes_and_blocked_aggregates_are_shown(database: AsyncEngi
     assert "Blocked aggregates" in shown
 
 
+async def test_parked_aggregates_are_shown_with_what_ends_it(database: AsyncEngine) -> None:
+    await record(database, broken := event("a", "thing.broken"), waiting := event("a"))
+    await fail(database, "thing.broken", "Boom")
+    await run(database, "INSERT INTO outbox_sinks (sink, parks) VALUES ('default', TRUE)")
+
+    async with page_of(database) as page:
+        [sink] = (await page.get("/api")).json()["sinks"]
+        [parked] = (await page.get("/api/relays")).json()["parked"]
+        overview, shown = (await page.get("/")).text, (await page.get("/relays")).text
+        one = (await page.get(f"/events/{waiting.event_id}")).text
+
+    assert sink["summary"]["parked"] == 1
+    assert (parked["failed"]["event_id"], parked["events"]) == (str(broken.event_id), 1)
+    assert "<dt>Parked</dt>" in overview
+    assert f'name="event_id" value="{broken.event_id}"' in shown
+    assert "Retry…" in shown
+    assert "Discard…" in shown
+    assert "waits behind a failed event" in one
+
+
 async def test_inbox_shows_handlers(database: AsyncEngine) -> None:
     sql = "INSERT INTO processed_events (event_id, handler_name) VALUES (:id, 'billing')"
     for _ in range(2):

@@ -172,6 +172,54 @@ async def test_story_of_one_event(database: AsyncEngine) -> None:
     assert "canary" not in repr(line)
 
 
+async def test_parked_events_are_counted_and_listed_behind_their_failed_event(
+    database: AsyncEngine,
+) -> None:
+    first, *behind, other = [changed(name) for name in "aaab"]
+    await record(database, first, *behind, other)
+    await fail(database, "thing.changed")
+    await run(database, "UPDATE outbox SET status = 'pending' WHERE position > 1")
+    await run(database, "UPDATE outbox SET created_at = '2020-01-01 00:00:00' WHERE position < 4")
+    inspector = OutboxInspector(database)
+
+    await opened(database, park=True)
+    [sink] = await inspector.sinks()
+    [aggregate] = await inspector.parked()
+    listed = (await inspector.events(EventFilter())).events
+    near = await inspector.neighbours(listed[-1])
+
+    assert (sink.pending, sink.parked, sink.failed, sink.time_to_empty) == (3, 2, 1, None)
+    assert sink.oldest is not None
+    assert sink.oldest < timedelta(days=1)  # of the event that is not parked
+    assert (aggregate.failed.event_id, aggregate.events) == (first.event_id, 2)
+    assert [line.status for line in listed] == ["pending", "parked", "parked", "failed"]
+    assert [line.status for line in near] == ["failed", "parked", "parked"]
+
+    await opened(database, park=False)  # relays now publish what waits: nothing is parked
+    assert [sink.parked for sink in await inspector.sinks()] == [0]
+    assert await inspector.parked() == []
+
+
+async def test_time_to_empty_is_unknown_while_something_is_parked(database: AsyncEngine) -> None:
+    await record(database, changed("b"))
+    await drain(database)
+    await opened(database, park=True)
+    await record(database, changed("a", "a.broken"), changed("a"))
+    await fail(database, "a.broken")
+
+    [sink] = await OutboxInspector(database).sinks()
+
+    assert sink.rate > 0
+    assert (sink.pending, sink.parked, sink.oldest, sink.time_to_empty) == (1, 1, None, None)
+
+
+async def opened(engine: AsyncEngine, *, park: bool) -> None:
+    """As a relay opens its store when it starts."""
+    store = SqlOutboxStore(engine, park=park)
+    await store.open(lambda _: None)
+    await store.close()
+
+
 async def test_failures_are_grouped_by_type_and_error(database: AsyncEngine) -> None:
     await record(database, *(changed(f"a{n}", f"t.{n % 2}") for n in range(5)))
     await fail(database, "t.0", "Away")
@@ -342,7 +390,7 @@ async def test_many_in_trouble_are_counted_as_at_least(
     await record(database, *(changed(f"a{n}") for n in range(4)))
     await fail(database, "thing.changed")
     await record(database, changed())
-    monkeypatch.setattr("outrider.admin.inspector.MAX_VISITED", 3)
+    monkeypatch.setattr("outrider.admin.backlog.MAX_VISITED", 3)
 
     [state] = await OutboxInspector(database).sinks()
 

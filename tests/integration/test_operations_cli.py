@@ -284,6 +284,49 @@ def test_id_that_an_action_cannot_take_is_told_with_its_status_and_exit_code_1(
     assert (nothing.exit_code, f"{unknown} is no event here" in nothing.stderr) == (1, True)
 
 
+PARKED = (
+    "UPDATE outbox SET aggregate_key = 7, aggregate_id = 'a0', "
+    "created_at = '2020-01-01 00:00:00' WHERE position < 4",
+    "UPDATE outbox SET status = 'failed', last_error = 'Boom' WHERE position = 1",
+    "UPDATE outbox SET status = 'published', published_at = created_at WHERE position > 3",
+    "UPDATE outbox_sinks SET parks = TRUE",
+)
+
+
+def test_parked_aggregate_is_shown_with_the_two_commands_that_end_it(database: Database) -> None:
+    ids = filled(database, *PARKED)
+
+    status, listed = outrider(database, "status"), outrider(database, "parked")
+    [sink] = facts(database, "status")["sinks"]
+    [parked] = facts(database, "parked")["parked"]
+    shown = outrider(database, "show", ids[1])
+
+    assert "`outrider parked` shows behind which failed event" in status.stdout
+    assert (sink["pending"], sink["parked"], sink["time_to_empty"]) == (2, 2, None)
+    assert (parked["events"], parked["failed"]["event_id"]) == (2, ids[0])
+    assert listed.exit_code == 1
+    for command in (f"outrider retry {ids[0]}", f"outrider discard {ids[0]}"):
+        assert command in listed.stdout
+    assert "parked" in shown.stdout
+
+    outrider(database, "discard", ids[0], "--yes")
+
+    ended = outrider(database, "parked")
+    assert (ended.exit_code, ended.stdout) == (0, "nothing is parked.\n")
+
+
+def test_doctor_finds_what_is_parked_and_does_not_ask_for_the_broker(database: Database) -> None:
+    filled(database, *PARKED)
+
+    checks = facts(database, "doctor")["checks"]
+
+    [parked] = [check for check in checks if "parked" in check["text"]]
+    assert parked["text"] == "2 events are parked behind failed ones of their aggregates"
+    assert "outrider parked" in parked["cure"]
+    assert "outrider retry" in parked["cure"]
+    assert not [check for check in checks if "is the broker up" in check["cure"]]
+
+
 def test_some_ids_are_changed_and_the_others_are_told(database: Database) -> None:
     ids = filled(database, FAILED)
 

@@ -119,7 +119,7 @@ def test_signals_become_numbers(metrics: PrometheusMetrics, registry: CollectorR
 def test_backlog_is_shown_over_all_sinks(
     metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
-    some = {"retrying": 1, "failed": 2}
+    some = {"retrying": 1, "parked": 3, "failed": 2}
     metrics.show_backlog(
         [
             SimpleNamespace(pending=5, oldest=timedelta(seconds=9), **some),
@@ -129,6 +129,7 @@ def test_backlog_is_shown_over_all_sinks(
 
     assert registry.get_sample_value("outbox_backlog_events", {"status": "pending"}) == 6
     assert registry.get_sample_value("outbox_backlog_events", {"status": "failed"}) == 4
+    assert registry.get_sample_value("outbox_backlog_events", {"status": "parked"}) == 6
     assert registry.get_sample_value("outbox_backlog_oldest_age_seconds") == 9
 
 

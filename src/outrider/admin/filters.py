@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from outrider.events.strict_json import JsonObject
 
 RETRYING: Final = "retrying"
+PARKED: Final = "parked"
+"""What lists say of a pending event behind a failed one; no filter selects by it."""
 STATUSES: Final = (PENDING, RETRYING, FAILED, PUBLISHED, DISCARDED)
 
 

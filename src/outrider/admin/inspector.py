@@ -7,20 +7,21 @@ range of positions and reports where it stopped. No index exists for the inspect
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, select, text, union_all
 
-from outrider.admin.filters import RETRYING, EventFilter
+from outrider.admin.backlog import MAX_COUNTED, MAX_VISITED, Backlog
+from outrider.admin.filters import PARKED, RETRYING, EventFilter
 from outrider.admin.summaries import (
     EventSummary,
     FailureGroup,
     LaneSummary,
     Page,
+    ParkedAggregate,
     RefusedAttempt,
     RelaySummary,
     SinkSummary,
@@ -31,35 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
-    from sqlalchemy import ColumnElement, FromClause, Row, Select
+    from sqlalchemy import FromClause, Row, Select
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from outrider.events.strict_json import JsonObject
 
-MAX_COUNTED: Final = 20_000
-"""Up to this number, counts are exact."""
-MAX_VISITED: Final = 5_000
-"""The same limit for counts that an index alone cannot answer, so that rows must be read."""
 SEARCH_WINDOW: Final = 100_000
 """How many positions a search without an index covers."""
 MAX_PAGE: Final = 200
 _MAX_SURVEYED: Final = 200_000
-_MAX_RATE_SAMPLES: Final = 1_000
-_RATE_PERIOD: Final = timedelta(minutes=1)
 _STATEMENT_TIMEOUT: Final = "5s"
-
-# The oldest position of one lane is one index lookup; of all lanes at once it would be an index
-# scan.
-_OLDEST: Final = """
-SELECT created_at FROM {outbox} WHERE position = (
-    SELECT min(head.position) FROM generate_series(0, 63) AS lanes (lane)
-    CROSS JOIN LATERAL (
-        SELECT position FROM {outbox}
-        WHERE status = 'pending' AND sink = :sink AND lane = lanes.lane ORDER BY position LIMIT 1
-    ) AS head
-)
-"""
-_ESTIMATE: Final = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(:index)"
 
 
 class OutboxInspector:
@@ -69,21 +51,15 @@ class OutboxInspector:
         self._engine = engine
         self._tables = tables or OutboxTables()
         self._outbox = self._tables.outbox
+        self._backlog = Backlog(self._tables)
 
     async def sinks(self) -> list[SinkSummary]:
         async with self._connect() as db:
-            numbers = sorted((await self._delivery_numbers(db)).items())
-            c = self._outbox.c
-            retrying = await self._by_sink(db, c.status == PENDING, c.next_retry_at.is_not(None))
-            failed = await self._by_sink(db, c.status == FAILED)
-            return [
-                await self._sink_summary(db, sink, number, retrying, failed)
-                for sink, number in numbers
-            ]
+            return await self._backlog.sinks(db)
 
     async def sink_names(self) -> list[str]:
         async with self._connect() as db:
-            return sorted(await self._delivery_numbers(db))
+            return sorted(await self._backlog.delivery_numbers(db))
 
     async def relays(self) -> list[RelaySummary]:
         c, lanes = self._tables.relays.c, self._tables.lanes.c
@@ -124,7 +100,7 @@ class OutboxInspector:
     async def count(self, wanted: EventFilter, limit: int = MAX_COUNTED) -> int:
         """How many events match, counted up to `limit`."""
         async with self._connect() as db:
-            return await self._count(db, *wanted.conditions(self._outbox), limit=limit)
+            return await self._backlog.count(db, *wanted.conditions(self._outbox), limit=limit)
 
     async def event(self, event_id: UUID) -> list[EventSummary]:
         """The event at each of its sinks."""
@@ -226,6 +202,21 @@ class OutboxInspector:
             soonest = select(some).order_by(some.c.next_retry_at).limit(min(limit, MAX_PAGE))
             return [_summary(row) for row in await db.execute(soonest)]
 
+    async def parked(self, limit: int = 50) -> list[ParkedAggregate]:
+        """Failed events that a person must retry or discard, since others are parked behind."""
+        outbox, waiting = self._outbox, self._outbox.alias("waiting")
+        behind = select(func.count()).where(
+            waiting.c.aggregate_key == outbox.c.aggregate_key,
+            waiting.c.published_at.is_(None),
+            self._backlog.is_parked(waiting),
+        )
+        failed = self._select().add_columns(behind.scalar_subquery().label("events"))
+        some = failed.where(outbox.c.status == FAILED).limit(MAX_VISITED).subquery()
+        first = select(some).where(some.c.events > 0).order_by(some.c.position)
+        async with self._connect() as db:
+            rows = await db.execute(first.limit(min(limit, MAX_PAGE)))
+            return [_parked(row) for row in rows]
+
     async def handled(self) -> list[tuple[str, int, datetime]]:
         """Each handler with its number of the latest marks, and the time of its last mark."""
         c = self._tables.processed.c
@@ -250,84 +241,6 @@ class OutboxInspector:
             if db.dialect.name == "postgresql":
                 await db.execute(text(f"SET LOCAL statement_timeout = '{_STATEMENT_TIMEOUT}'"))
             yield db
-
-    async def _delivery_numbers(self, db: AsyncConnection) -> dict[str, int]:
-        """Each sink with its last delivery number, also sinks that never had a relay."""
-        numbers = {
-            row.sink: row.last_delivery_number
-            for row in await db.execute(select(self._tables.sinks))
-        }
-        c = self._outbox.c
-        # One index lookup per sink; DISTINCT would scan the whole index.
-        after = select(func.min(c.sink)).where(c.status == PENDING)
-        sink = await db.scalar(after)
-        while sink is not None:
-            numbers.setdefault(sink, 0)
-            sink = await db.scalar(after.where(c.sink > sink))
-        return numbers
-
-    async def _by_sink(self, db: AsyncConnection, *conditions: ColumnElement[bool]) -> Counter[str]:
-        some = select(self._outbox.c.sink).where(*conditions).limit(MAX_VISITED).subquery().c
-        rows = await db.execute(select(some.sink, func.count()).group_by(some.sink))
-        return Counter({row[0]: row[1] for row in rows})
-
-    async def _sink_summary(
-        self,
-        db: AsyncConnection,
-        sink: str,
-        last_delivery_number: int,
-        retrying: Counter[str],
-        failed: Counter[str],
-    ) -> SinkSummary:
-        c = self._outbox.c
-        pending = await self._count(db, c.sink == sink, c.status == PENDING)
-        estimate = await self._estimate(db) if pending == MAX_COUNTED else None
-        return SinkSummary(
-            sink=sink,
-            pending=pending if estimate is None else max(pending, estimate),
-            estimated=estimate is not None,
-            retrying=retrying[sink],
-            failed=failed[sink],
-            at_least=MAX_VISITED in (retrying.total(), failed.total()),
-            oldest=await self._oldest(db, sink) if pending else None,
-            rate=await self._rate(db, sink),
-            last_delivery_number=last_delivery_number,
-        )
-
-    async def _count(
-        self, db: AsyncConnection, *conditions: ColumnElement[bool], limit: int = MAX_COUNTED
-    ) -> int:
-        rows = select(text("1")).select_from(self._outbox).where(*conditions).limit(limit)
-        return await db.scalar(select(func.count()).select_from(rows.subquery())) or 0
-
-    async def _estimate(self, db: AsyncConnection) -> int | None:
-        if db.dialect.name != "postgresql":
-            return None
-        names = self._tables.names
-        index = ".".join(n for n in (names.schema, names.all["pending_index"]) if n)
-        estimate = await db.scalar(text(_ESTIMATE), {"index": index})
-        return int(estimate) if estimate and estimate > 0 else None
-
-    async def _oldest(self, db: AsyncConnection, sink: str) -> timedelta | None:
-        c = self._outbox.c
-        if db.dialect.name == "postgresql":
-            outbox = self._tables.names.quoted("outbox", db.dialect)
-            since = await db.scalar(text(_OLDEST.format(outbox=outbox)), {"sink": sink})
-        else:
-            first = select(c.created_at).where(c.status == PENDING, c.sink == sink)
-            since = await db.scalar(first.order_by(c.position).limit(1))
-        return max(timedelta(0), datetime.now(UTC) - since) if since else None
-
-    async def _rate(self, db: AsyncConnection, sink: str) -> float:
-        """Events per second, from the latest deliveries of the last minute."""
-        c, now = self._outbox.c, datetime.now(UTC)
-        latest = select(c.published_at).where(c.sink == sink, c.delivery_number.is_not(None))
-        rows = await db.scalars(latest.order_by(c.delivery_number.desc()).limit(_MAX_RATE_SAMPLES))
-        recent = [moment for moment in rows if moment and moment > now - _RATE_PERIOD]
-        if not recent:
-            return 0.0
-        period = now - min(recent) if len(recent) == _MAX_RATE_SAMPLES else _RATE_PERIOD
-        return len(recent) / max(period.total_seconds(), 0.001)
 
     async def _search_range(
         self, db: AsyncConnection, wanted: EventFilter, top: int
@@ -380,11 +293,23 @@ class OutboxInspector:
             c.last_error,
             c["metadata"]["correlation_id"].as_string().label("correlation_id"),
             c["metadata"]["causation_id"].as_string().label("causation_id"),
+            self._backlog.is_parked(table).label("parked"),
         )
 
 
-def _summary(row: Row[Any]) -> EventSummary:
+def _parked(row: Row[Any]) -> ParkedAggregate:
     columns = dict(row._mapping)
-    if columns["status"] == PENDING and columns["next_retry_at"] is not None:
+    events = columns.pop("events")
+    return ParkedAggregate(events=events, failed=_event(columns))
+
+
+def _summary(row: Row[Any]) -> EventSummary:
+    return _event(dict(row._mapping))
+
+
+def _event(columns: dict[str, Any]) -> EventSummary:
+    if columns.pop("parked"):
+        columns["status"] = PARKED
+    elif columns["status"] == PENDING and columns["next_retry_at"] is not None:
         columns["status"] = RETRYING
     return EventSummary(**columns)

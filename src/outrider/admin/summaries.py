@@ -21,11 +21,13 @@ class SinkSummary:
     estimated: bool
     """Whether `pending` is an estimate, since there are too many events to count."""
     retrying: int
+    parked: int = 0
+    """Pending events that wait behind a failed event until a person retries or discards that."""
     failed: int
     at_least: bool = False
-    """Whether `retrying` and `failed` are lower bounds, since counting stopped at a limit."""
+    """Whether the last three are lower bounds, since counting stopped at a limit."""
     oldest: timedelta | None
-    """The age of the oldest pending event."""
+    """The age of the oldest pending event that is not parked."""
     rate: float
     """Events per second that the sink accepted lately."""
     last_delivery_number: int
@@ -33,8 +35,9 @@ class SinkSummary:
 
     @property
     def time_to_empty(self) -> timedelta | None:
-        """The time to publish the backlog at the present rate; None if the rate is 0."""
-        return timedelta(seconds=self.pending / self.rate) if self.rate else None
+        """The time to publish the backlog at the present rate; None if it would never end."""
+        ends = self.rate and not self.parked
+        return timedelta(seconds=self.pending / self.rate) if ends else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,15 @@ class RefusedAttempt:
     """Its number; a retry by a person counts from 1 again."""
     at: datetime
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParkedAggregate:
+    """An aggregate that waits for a person: retry or discard its failed event."""
+
+    failed: EventSummary
+    events: int
+    """How many pending events are parked behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)

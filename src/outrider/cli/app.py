@@ -9,7 +9,7 @@ from outrider.cli.commands.completion import completion
 from outrider.cli.commands.dashboard import dashboard
 from outrider.cli.commands.demo import demo
 from outrider.cli.commands.doctor import doctor
-from outrider.cli.commands.operations import delete, discard, failed, retry, show
+from outrider.cli.commands.operations import delete, discard, failed, parked, retry, show
 from outrider.cli.commands.relay import config, consume, relay
 from outrider.cli.commands.replay import replay
 from outrider.cli.commands.schema import schema
@@ -46,6 +46,6 @@ def app() -> None:
 
 for command in (
     *(schema, relay, consume, config, doctor, catalog, dashboard, demo, completion),
-    *(status, failed, show, retry, discard, delete, replay),
+    *(status, failed, parked, show, retry, discard, delete, replay),
 ):
     app.add_command(command)

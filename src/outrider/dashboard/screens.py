@@ -101,6 +101,7 @@ class Screens:
             "relays": await self._inspector.relays(),
             "lanes": await self._inspector.lanes(),
             "blocked": await self._inspector.blocked(),
+            "parked": await self._inspector.parked(),
         }
         return ScreenResult(template="relays.html", data=data)
 

@@ -34,6 +34,8 @@ class BacklogOfSink(Protocol):
     @property
     def retrying(self) -> int: ...
     @property
+    def parked(self) -> int: ...
+    @property
     def failed(self) -> int: ...
     @property
     def oldest(self) -> timedelta | None: ...
@@ -60,7 +62,7 @@ class PrometheusMetrics:
 
         self._backlog = gauge("outbox_backlog_events", "Events that wait or failed.", "status")
         self._oldest = gauge(
-            "outbox_backlog_oldest_age_seconds", "Age of the oldest pending event."
+            "outbox_backlog_oldest_age_seconds", "Age of the oldest pending event, unless parked."
         )
         self._recorded = counter("outbox_recorded_events", "Events committed.", "event_type")
         self._published = counter(
@@ -148,7 +150,7 @@ class PrometheusMetrics:
     def show_backlog(self, sinks: Iterable[BacklogOfSink]) -> None:
         """Set the gauges of the backlog, summed over all sinks; see `OutboxInspector.sinks`."""
         backlogs = list(sinks)
-        for status in ("pending", "retrying", "failed"):
+        for status in ("pending", "retrying", "parked", "failed"):
             self._backlog.labels(status).set(sum(getattr(sink, status) for sink in backlogs))
         ages = [sink.oldest.total_seconds() for sink in backlogs if sink.oldest is not None]
         self._oldest.set(max(ages, default=0.0))

@@ -1,4 +1,4 @@
-"""`outrider failed`, `show`, `retry`, `discard`, `delete`: inspect and repair events."""
+"""`outrider failed`, `parked`, `show`, `retry`, `discard`, `delete`: inspect and repair events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outrider.admin.summaries import RefusedAttempt
+    from outrider.admin.summaries import ParkedAggregate, RefusedAttempt
     from outrider.store.schema.names import OutboxNames
 
 
@@ -43,6 +43,42 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
     text = table("failed events", heads, rows) if groups else "nothing has failed."
     print_result({"failed": groups}, text, as_json=as_json)
     raise SystemExit(1 if groups else 0)
+
+
+@click.command()
+@database_option
+@names_options
+@json_option
+def parked(*, database: URL, names: OutboxNames, as_json: bool) -> None:
+    """Show failed events that hold back their aggregates; exit with 1 if there are any.
+
+    Only relays with --after-failure park hold aggregates back. To end it, retry the failed event:
+    it is published, and then those that wait. Or discard it: those that wait are published.
+
+    \b
+    outrider parked --database sqlite:///shop.db
+    """
+    found = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).parked())
+    print_result({"parked": found}, _parked_table(found), as_json=as_json)
+    raise SystemExit(1 if found else 0)
+
+
+def _parked_table(found: list[ParkedAggregate]) -> Table | str:
+    if not found:
+        return "nothing is parked."
+    heads = ("waiting", "sink", "aggregate", "failed event", "error", "what ends it")
+    rows = [
+        (
+            each.events,
+            each.failed.sink,
+            f"{each.failed.aggregate_type} {each.failed.aggregate_id}",
+            each.failed.event_type,
+            each.failed.last_error,
+            f"outrider retry {each.failed.event_id}\noutrider discard {each.failed.event_id}",
+        )
+        for each in found
+    ]
+    return table("parked aggregates", heads, rows)
 
 
 @click.command()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from outrider.admin.summaries import RelaySummary, SinkSummary
     from outrider.store.schema.names import OutboxNames
 
+_PARKED = "Parked events wait for a person: `outrider parked` shows behind which failed event."
+
 
 @click.command()
 @database_option
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_json: bool) -> None:
-    """Show pending and failed events, events per second, and relays with their lanes.
+    """Show pending, parked and failed events, events per second, and relays with their lanes.
 
     \b
     outrider status --database sqlite:///shop.db
@@ -57,6 +59,8 @@ def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_j
         facts = [{**vars(sink), "time_to_empty": sink.time_to_empty} for sink in sinks]
         text = _overview(sinks, relays)
         print_result({"sinks": facts, "relays": relays}, text, as_json=as_json)
+        if not as_json and any(sink.parked for sink in sinks):
+            click.echo(_PARKED)
 
     async def print_repeatedly(engine: AsyncEngine) -> None:
         async for _ in _until_ctrl_c(every):
@@ -81,13 +85,17 @@ async def _until_ctrl_c(every: float) -> AsyncIterator[None]:
 
 
 def _overview(sinks: list[SinkSummary], relays: list[RelaySummary]) -> Table:
-    heads = ("sink", "pending", "retrying", "failed", "oldest", "per second", "empty in", "relays")
+    heads = (
+        *("sink", "pending", "retrying", "failed", "parked", "oldest", "per second"),
+        *("empty in", "relays"),
+    )
     rows = [
         (
             sink.sink,
             f"~{sink.pending:,}" if sink.estimated else sink.pending,
             f"{sink.retrying:,}{more}",
             f"{sink.failed:,}{more}",
+            f"{sink.parked:,}{more}",
             sink.oldest,
             sink.rate,
             duration_text(sink.time_to_empty) if sink.pending else "-",

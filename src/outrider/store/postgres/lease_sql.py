@@ -10,7 +10,11 @@ PREPARE = f"""
 INSERT INTO {{lanes}} (sink, lane) SELECT $1, n FROM generate_series(0, {LANES - 1}) AS n
 ON CONFLICT DO NOTHING
 """  # noqa: S608 - constants; the names are quoted
-PREPARE_SINK = "INSERT INTO {sinks} (sink) VALUES ($1) ON CONFLICT DO NOTHING"
+# The counter's row is locked only if something changes: other relays settle meanwhile.
+PREPARE_SINK = """
+INSERT INTO {sinks} AS known (sink, parks) VALUES ($1, {parks})
+ON CONFLICT (sink) DO UPDATE SET parks = excluded.parks WHERE known.parks <> excluded.parks
+"""
 
 # $2 relay, $3 name, $4 duration
 RENEW = """

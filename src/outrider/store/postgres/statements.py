@@ -20,6 +20,7 @@ class Statements:
         tables = ("outbox", "lanes", "relays", "sinks")
         quoted = {table: names.quoted(table, dialect) for table in tables}
         quoted["parked"] = claim_sql.PARKED.format(**quoted) if park else ""
+        quoted["parks"] = "true" if park else "false"
 
         def fill(template: str) -> str:
             return template.format(**quoted)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 _THEN: Final = "strftime('%Y-%m-%d %H:%M:%f000', 'now', :wait)"
 
 PREPARE = "INSERT OR IGNORE INTO {lanes} (sink, lane) VALUES (:sink, :lane)"
-PREPARE_SINK = "INSERT OR IGNORE INTO {sinks} (sink) VALUES (:sink)"
+PREPARE_SINK = """
+INSERT INTO {sinks} (sink, parks) VALUES (:sink, {parks})
+ON CONFLICT (sink) DO UPDATE SET parks = excluded.parks
+"""
 HEARTBEAT = f"""
 INSERT INTO {{relays}} (id, name, sink, started_at, expires_at)
 VALUES (:relay, :name, :sink, {SQLITE_NOW}, {_THEN})
@@ -130,6 +133,7 @@ class Statements:
         tables = ("outbox", "lanes", "relays", "sinks")
         quoted = {table: names.quoted(table, dialect) for table in tables}
         quoted["parked"] = PARKED.format(**quoted) if park else ""
+        quoted["parks"] = "1" if park else "0"
 
         def fill(template: str) -> str:
             return template.format(**quoted)

@@ -1,0 +1,1 @@
+ALTER TABLE {sinks} DROP COLUMN parks;
