@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from outrider import EventEnvelope
 from outrider.brokers.redis import RedisConfig, RedisPublisher, RedisSource
 from outrider.ports import Delivery
+from outrider.testing.conformance.crash import crash
 from outrider.testing.conformance.events import envelopes_of, events, order_of
 from outrider.testing.conformance.receiving import receive_some
 from outrider.testing.services import Services
@@ -117,6 +118,18 @@ async def test_suspects_stay_suspects_when_the_connection_is_lost(stream: Stream
 
     assert [each.suspect for each in first + again] == [True] * 4
     await dead.close()
+
+
+async def test_suspects_stay_suspects_when_a_living_source_closes(stream: Stream) -> None:
+    await stream.send(*events(3))
+    await crash(stream.source, 3, 0, [1])
+    await stream.end_lease()
+
+    first, second = await stream.receive(3), await stream.receive(3)
+
+    assert [(each.suspect, each.crash_count) for each in first + second] == [
+        *[(True, 1), (True, 0), (True, 0)] * 2
+    ]
 
 
 async def test_crash_that_is_counted_again_after_a_lost_reply_counts_once(stream: Stream) -> None:

@@ -7,12 +7,12 @@ import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka import AIOKafkaProducer, errors  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
 from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
 
 from outrider.brokers.kafka.config import KafkaConfig, read_url
-from outrider.brokers.kafka.durability import check_durability, missing_topic
+from outrider.brokers.kafka.durability import check_durability, check_groups, missing_topic
 from outrider.brokers.network_errors import Diagnosis, network_diagnosis
 from outrider.errors import ConfigurationError, OutriderError
 
@@ -117,11 +117,18 @@ class Cluster:
                     return [
                         *(missing_topic(topic, self.config.partitions) for topic in missing),
                         *(await check_durability(admin, there) if there or not topics else ()),
+                        *(await self._check_groups(admin, there) if there else ()),
                     ]
             except errors.KafkaConnectionError as error:
                 raise await self._connection_error() or error from None
             finally:
                 await admin.close()
+
+    async def _check_groups(
+        self, admin: AIOKafkaAdminClient, topics: Collection[str]
+    ) -> list[CheckResult]:
+        async with AIOKafkaConsumer(**self.client_arguments(self.connect_timeout_s)) as consumer:
+            return await check_groups(admin, consumer, topics)
 
     async def _create(self, admin: AIOKafkaAdminClient, names: list[str]) -> None:
         partitions = self.config.partitions

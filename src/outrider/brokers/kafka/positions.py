@@ -6,10 +6,13 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from outrider.brokers.kafka.topic_ids import topic_ids
 from outrider.consumer.losses import Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+
+    from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
 _EXPIRED: Final = (
     "they expired before they were handled; raise retention.ms or retention.bytes of the topic, "
@@ -76,6 +79,23 @@ class Range:
     beginning: int
     end: int
     topic_id: str
+
+
+async def ranges(
+    consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+) -> dict[TopicPartition, Range]:
+    beginnings = await consumer.beginning_offsets(places)
+    ends = await consumer.end_offsets(places)
+    ids = await topic_ids(consumer._client, {place.topic for place in places})
+    return {
+        place: Range(
+            place=f"{place.topic}/{place.partition}",
+            beginning=beginnings[place],
+            end=ends[place],
+            topic_id=ids.get(place.topic, ""),
+        )
+        for place in places
+    }
 
 
 def resume(position: Position, found: Range) -> tuple[int, Loss | None]:

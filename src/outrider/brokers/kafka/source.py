@@ -23,7 +23,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
 from outrider.brokers.kafka.connection import Cluster, check_topic
 from outrider.brokers.kafka.dead_letters import DeadLetters
 from outrider.brokers.kafka.partitions import Partition
-from outrider.brokers.kafka.positions import Position, Range, resume
+from outrider.brokers.kafka.positions import Position, Range, ranges, resume
 from outrider.brokers.kafka.topic_ids import topic_ids
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
@@ -248,14 +248,14 @@ class KafkaSource(Openable):
         with self._cluster.translating():
             async with asyncio.timeout(self._cluster.connect_timeout_s):
                 committed = await consumer._coordinator.fetch_committed_offsets(list(new))
-                ranges = await self._ranges(consumer, new)
+                found = await ranges(consumer, new)
         # A rebalance may have happened meanwhile.
         for place in new & consumer.assignment():
-            found, left = ranges[place], self._left.get(place)
+            left, topic_id = self._left.get(place), found[place].topic_id
             position = Position.parse(*committed[place]) if place in committed else None
-            if left is not None and found.topic_id not in ("", left.topic_id):
+            if left is not None and topic_id not in ("", left.topic_id):
                 position = left  # Kafka deletes the commits of a topic that is deleted.
-            start = self._start(position, found, limit, self._own_crashes[place])
+            start = self._start(position, found[place], limit, self._own_crashes[place])
             self._partitions[place] = Partition(start, self._own_crashes[place])
             consumer.seek(place, start.offset)
 
@@ -284,7 +284,7 @@ class KafkaSource(Openable):
         partition = self._partitions.get(place)
         if partition is None or await consumer.position(place) != offset:
             return
-        found = (await self._ranges(consumer, {place}))[place]
+        found = (await ranges(consumer, {place}))[place]
         start, loss = resume(Position(offset=offset, topic_id=partition.topic_id), found)
         if loss is None or start < offset:
             self._drop_partition(place)
@@ -292,22 +292,6 @@ class KafkaSource(Openable):
         self._losses.append(loss)
         partition.skip_to(start)
         consumer.seek(place, start)
-
-    async def _ranges(
-        self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Range]:
-        beginnings = await consumer.beginning_offsets(places)
-        ends = await consumer.end_offsets(places)
-        ids = await topic_ids(consumer._client, self._topics)
-        return {
-            place: Range(
-                place=f"{place.topic}/{place.partition}",
-                beginning=beginnings[place],
-                end=ends[place],
-                topic_id=ids.get(place.topic, ""),
-            )
-            for place in places
-        }
 
     @property
     def _commit_is_due(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outrider.brokers.redis.config import RedisConfig
 from outrider.brokers.redis.connection import ConnectionPool, RedisConnection, pack, translate
-from outrider.brokers.redis.durability import check_durability
+from outrider.brokers.redis.durability import check_durability, check_groups
 from outrider.brokers.redis.messages import to_fields
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.lifecycle import Openable
@@ -77,8 +77,9 @@ class RedisPublisher(Openable):
         await self._pool.close()
 
     async def check_durability(self) -> list[CheckResult]:
-        """Whether the server keeps what it acknowledged."""
-        return await check_durability(self._pool)
+        """Whether the server keeps what it acknowledged, and what groups of the stream lost."""
+        groups = [] if self._is_pattern else await check_groups(self._pool, self._stream)
+        return [*await check_durability(self._pool), *groups]
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])
