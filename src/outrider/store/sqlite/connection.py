@@ -42,7 +42,8 @@ class SqliteConnection:
                 result = work(db)
                 db.execute("COMMIT")
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # a full disk has rolled it back already
+                    db.execute("ROLLBACK")
                 raise
             return result
 
