@@ -80,7 +80,7 @@ class OutboxRelay(BackgroundService):
         try:
             problem = await self._connect_sink()  # a sink that is away does not delay the start
             connected = await self._until_stored(lambda: self._store.open(self._wake))
-            if connected is None or await self._lanes.renew() is None:
+            if connected is None or await self._until_stored(self._lanes.renew) is None:
                 return
             self._report_started(connected)
             opened.set()
