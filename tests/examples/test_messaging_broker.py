@@ -277,10 +277,11 @@ async def test_events_of_a_message_stay_in_order_with_two_relays_of_which_one_is
 async def test_refused_event_fails_with_an_alert_and_goes_out_once_a_person_sets_it_back(
     stage: Stage,
 ) -> None:
-    # given: an exchange without a queue takes nothing
-    database = stage.messaging.database
+    # given: every event is larger than what may be sent
+    database, url = stage.messaging.database, f"{stage.broker.url}?max_message_size=1"
     message = stage.messaging.create("group", group_message())
-    with stage.relay(RABBITMQ_TOPOLOGY="", OUTBOX_MAX_RETRIES="3") as relay:
+    settings = {"OUTBOX_MAX_RETRIES": "3", "OUTBOX_POLL_INTERVAL": "0.1"}
+    with stage.relay(RABBITMQ_URL=url, **settings) as relay:
 
         def failed() -> bool:
             return [(e.status, e.retry_count) for e in stage.messaging.events()] == [("failed", 3)]

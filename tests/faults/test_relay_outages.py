@@ -15,6 +15,7 @@ from outrider.testing.services.keeper import processes_in
 from tests.support.databases import create_database
 from tests.support.faults.flow import BATCH, LOOPS, Flow, flowing
 from tests.support.faults.scoreboard import Scoreboard
+from tests.support.faults.writers import TOO_LARGE
 from tests.support.limits import FULL, MAX_WAIT_S, SEED
 from tests.support.until import until, wait_until
 
@@ -220,13 +221,16 @@ async def test_terminated_relay_does_not_wait_longer_than_its_grace_time_for_a_h
 async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
     services: Services, tmp_path: Path, after_failure: str
 ) -> None:
-    settings = {**REFUSED, "OUTBOX_AFTER_FAILURE": after_failure}
-    async with flowing(
-        create_database(services), services.rabbitmq.url, tmp_path, binding="thing.*", **settings
-    ) as flow:
+    url = services.rabbitmq.url
+    settings = {
+        **REFUSED,
+        "OUTBOX_AFTER_FAILURE": after_failure,
+        "OUTBOX_TO": f"{url}?max_message_size=300",
+    }
+    async with flowing(create_database(services), url, tmp_path, **settings) as flow:
         # given
         await flow.reader.start()
-        types = ["thing.changed", "nobody.wants.this", *["thing.changed"] * 3]
+        types = ["thing.changed", TOO_LARGE, *["thing.changed"] * 3]
         first, refused, *followers = await flow.writers.record(types, "a0")
         await flow.writers.record_many(10)
         others = flow.writers.committed - {refused, *followers}
@@ -259,4 +263,4 @@ async def test_event_refused_for_ever_holds_back_its_aggregate_and_nothing_else(
             (refused, "failed", 3),
             *((follower, after, 0) for follower in followers),
         ]
-        assert "NO_ROUTE" in states[1][3]
+        assert "not sendable" in states[1][3]

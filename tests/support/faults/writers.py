@@ -25,8 +25,13 @@ _CHANGE: Final = text(
 outbox = Outbox()
 
 
+TOO_LARGE = "thing.large"
+"""An event of this type has more than 300 bytes, all others have less."""
+
+
 def changed(aggregate: str, number: int, event_type: str = "thing.changed") -> DomainEvent:
-    return DomainEvent(event_type, "thing", aggregate, {"n": number, "note": "of interest"})
+    note = "of interest" * (50 if event_type == TOO_LARGE else 1)
+    return DomainEvent(event_type, "thing", aggregate, {"n": number, "note": note})
 
 
 class Writers:
