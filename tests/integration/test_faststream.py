@@ -17,7 +17,15 @@ from faststream.rabbit import RabbitBroker, RabbitQueue
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outrider import ConfigurationError, DecodeError, DomainEvent, EventEnvelope, Outbox, create_all
+from outrider import (
+    ConfigurationError,
+    DecodeError,
+    DomainEvent,
+    EventEnvelope,
+    EventId,
+    Outbox,
+    create_all,
+)
 from outrider.admin import OutboxRepository
 from outrider.consumer.inbox import CheckThenMark, MemoryProcessedEvents
 from outrider.integrations.faststream import InboxMiddleware, InboxSession, envelope_of
@@ -375,7 +383,15 @@ def test_event_id_is_found_by_the_same_rules_for_all_brokers(headers: Any, raw: 
     assert found.event_id == ID
 
 
-@pytest.mark.parametrize("headers", [{}, {"ce-id": "42-1700"}, {"ce-type": "order.placed"}])
+def test_id_of_another_producer_may_be_any_text() -> None:
+    found = envelope_of(message({"ce-id": "42-1700", "ce-source": "/stock"}))
+
+    assert found is not None
+    assert found.event_id == EventId.from_string("42-1700", "/stock")
+    assert str(found.event_id) == "42-1700"
+
+
+@pytest.mark.parametrize("headers", [{}, {"ce-id": ""}, {"ce-type": "order.placed"}])
 def test_id_that_faststream_made_up_is_no_event_id(headers: Any) -> None:
     assert envelope_of(message(headers)) is None
 

@@ -21,6 +21,7 @@ from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.inbox import CheckThenMark, IdempotentHandler
 from outrider.consumer.scopes import ObjectScope, Scope, current_scope, use_scope
 from outrider.consumer.sql_inbox import SqlInbox, SqlProcessedEvents
+from outrider.events.cloudevents import from_attributes, to_attributes
 from outrider.store.schema.tables import OutboxTables
 from tests.support.databases import ASYNC_DRIVERS, close, engine_with_outbox, transactional_sqlite
 from tests.support.inbox_shop import (
@@ -58,6 +59,17 @@ async def test_second_delivery_is_skipped(shop: Shop) -> None:
         assert await shop.deliver(event) is None
 
     assert await shop.state() == (1, 1)
+
+
+async def test_ids_of_other_producers_are_remembered_by_source_and_text(shop: Shop) -> None:
+    attributes = {**to_attributes(placed(), "/stock"), "id": "test-id-123"}
+
+    for source in ("/stock", "/stock", "/shop", "/stock"):
+        received = from_attributes({**attributes, "source": source}, b"{}")
+        async with shop.inbox.once(received, "mail"):
+            pass
+
+    assert await shop.marks() == 2
 
 
 async def test_handlers_are_remembered_apart(shop: Shop) -> None:

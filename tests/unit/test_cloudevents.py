@@ -96,7 +96,7 @@ def test_missing_attribute_is_named(missing: str) -> None:
     ("change", "message"),
     [
         ({"eventversion": "two"}, "eventversion"),
-        ({"id": "x"}, r"Invalid UUID - at `\$.id`"),
+        ({"id": ""}, "id: an event id must have 1 to 255 printable characters"),
         ({"time": "yesterday"}, r"RFC3339.* - at `\$.time`"),
         ({"specversion": "0.3"}, "specversion"),
     ],
@@ -131,3 +131,15 @@ def test_attributes_that_make_no_valid_event_are_a_decode_error(bad: dict[str, s
     from_attributes(fine, b"{}")
     with pytest.raises(DecodeError):
         from_attributes({**fine, **bad}, b"{}")
+
+
+def test_ids_of_other_producers_may_be_any_text_and_stay_apart() -> None:
+    attributes = {**to_attributes(ENVELOPE, "/shop"), "id": "test-id-123"}
+
+    first = from_attributes(attributes, b"{}")
+    again = from_structured(json.dumps({**attributes, "data": {}}))
+    other = from_attributes({**attributes, "source": "/stock"}, b"{}")
+
+    assert str(first.event_id) == str(other.event_id) == "test-id-123"
+    assert first.event_id == again.event_id != other.event_id
+    assert to_attributes(first, "/shop")["id"] == "test-id-123"

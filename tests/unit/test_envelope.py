@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import pickle
 import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +18,7 @@ import pytest
 
 from outrider import DecodeError, EventEnvelope, EventId, EventMetadata, InvalidEvent
 from outrider.events.cloudevents import from_structured
+from outrider.recording.rows import row_of
 from tests.support.canary import CANARY
 from tests.support.shop import AccountOpened, OrderPlaced
 
@@ -40,9 +43,38 @@ def test_event_id_is_unique_and_has_a_string_form() -> None:
     assert msgspec.json.encode(first) == f'"{first}"'.encode()
 
 
-def test_event_id_from_other_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="'evt-1' is no UUID"):
-        EventId.from_string("evt-1")
+def test_event_id_without_arguments_is_a_new_one() -> None:
+    first, second = EventId(), EventId()
+
+    assert first < second
+    assert first.version == 7
+
+
+@pytest.mark.parametrize("text", ["test-id-123", "1", "é", "x" * 36, "0" * 32, "{" + "0" * 36])
+def test_event_id_keeps_any_text(text: str) -> None:
+    event_id = EventId.from_string(text)
+
+    assert str(event_id) == text
+    assert event_id == EventId.from_string(text)
+    assert event_id != EventId.from_string(text, "/another/producer")
+    assert str(copy.deepcopy(event_id)) == str(pickle.loads(pickle.dumps(event_id))) == text  # noqa: S301
+    assert json.dumps({"id": event_id}, default=str) == json.dumps({"id": text})
+    received = EventEnvelope.from_json(envelope(event_id=event_id).to_json())
+    assert (received.event_id, str(received.event_id)) == (event_id, text)
+    assert json.loads(received.to_json())["event_id"] == text
+
+
+@pytest.mark.parametrize("text", ["", "x" * 256, "two\nlines", None, 7])
+def test_text_that_cannot_be_an_event_id_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="an event id must have 1 to 255 printable characters"):
+        EventId.from_string(text)
+
+
+def test_id_that_is_no_uuid_can_be_received_but_not_recorded() -> None:
+    received = envelope(event_id=EventId.from_string("test-id-123"))
+
+    with pytest.raises(InvalidEvent, match=r"session\.created: event_id: test-id-123 is no UUID"):
+        row_of(received)
 
 
 def test_builders_add_metadata_and_leave_the_original_alone() -> None:
@@ -144,10 +176,11 @@ def test_envelope_refuses_what_cannot_travel(fields: dict[str, Any], message: st
     [
         ("nonsense", "event envelope"),
         ("{}", "missing required field `event_id`"),
-        ('{"event_id": "x"}', r"Invalid UUID - at `\$.event_id`"),
+        ('{"event_id": 1}', r"Expected `str`, got `int` - at `\$.event_id`"),
+        (envelope().to_json().replace(b'"event_id":"', b'"event_id":"' + b"x" * 255), "1 to 255"),
     ],
 )
-def test_unreadable_envelopes_are_decode_errors(text: str, message: str) -> None:
+def test_unreadable_envelopes_are_decode_errors(text: str | bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         EventEnvelope.from_json(text)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - msgspec resolves the annotations below
 from typing import TYPE_CHECKING, Annotated, Final, Literal
-from uuid import UUID  # noqa: TC003
 
 import msgspec
 
 from outrider.errors import DecodeError, InvalidEvent
 from outrider.events.codec import UNREADABLE, check_type_name, decode_error
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+from outrider.events.ids import EventId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +36,13 @@ class _Attributes(msgspec.Struct):
     """The attributes that an envelope needs. On the wire, all of them are strings."""
 
     specversion: Literal["1.0"]
-    id: UUID
+    id: str
     type: str
     time: datetime
     subject: str
     aggregatetype: str
     eventversion: Annotated[int, msgspec.Meta(ge=1)] = 1
+    source: str = ""
 
 
 def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
@@ -77,7 +78,7 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
     metadata = {name: attributes[ext] for ext, name in _METADATA.items() if ext in attributes}
     try:
         return EventEnvelope(
-            event_id=parsed.id,
+            event_id=EventId.from_string(parsed.id, parsed.source),
             event_type=parsed.type,
             event_version=parsed.eventversion,
             aggregate_type=parsed.aggregatetype,
@@ -88,6 +89,8 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
         )
     except InvalidEvent as error:
         raise DecodeError(f"cloud event: {_reason(error, parsed.type)}") from None
+    except ValueError as error:
+        raise DecodeError(f"cloud event: id: {error}") from None
 
 
 def _reason(error: InvalidEvent, event_type: str) -> str:

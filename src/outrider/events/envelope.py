@@ -16,6 +16,7 @@ from outrider.events.codec import (
     decode_error,
     parse_payload,
 )
+from outrider.events.ids import EventId
 from outrider.events.strict_json import Fault, JsonObject, check_time, encode_untyped
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ NO_METADATA: Final = EventMetadata()
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The JSON form of an envelope."""
 
-    event_id: UUID
+    event_id: str
     event_type: str
     event_version: int = 1
     aggregate_type: str
@@ -226,7 +227,7 @@ class EventEnvelope:
     def to_json(self) -> bytes:
         return msgspec.json.encode(
             _Wire(
-                event_id=self.event_id,
+                event_id=str(self.event_id),
                 event_type=self.event_type,
                 event_version=self.event_version,
                 aggregate_type=self.aggregate_type,
@@ -244,6 +245,10 @@ class EventEnvelope:
         except UNREADABLE as error:
             raise decode_error("event envelope", error) from None
         fields = {name: getattr(wire, name) for name in wire.__struct_fields__}
+        try:
+            fields["event_id"] = EventId.from_string(wire.event_id)
+        except ValueError as error:
+            raise DecodeError(f"event envelope: event_id: {error}") from None
         data = bytes(fields.pop("payload"))
         return cls(**fields, data=data)
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from urllib.parse import unquote
-from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -22,6 +21,7 @@ from outrider.errors import ConfigurationError, DatabaseUnavailable, DecodeError
 from outrider.events.cloudevents import from_attributes
 from outrider.events.context import handling
 from outrider.events.envelope import EventEnvelope, EventMetadata
+from outrider.events.ids import EventId
 from outrider.relay.backoff import OutageBackoff
 
 try:
@@ -82,9 +82,7 @@ class _MessageMiddleware(BaseMiddleware[Any, Any]):
         if envelope is None and self._without_id == "pass":
             return await call_next(msg)
         if envelope is None:
-            raise DecodeError(
-                "message has no event id: expected a UUID as ce-id, ce_id or message_id"
-            )
+            raise DecodeError("message has no event id: expected one as ce-id, ce_id or message_id")
         name, backoff = _name_of(call_next), OutageBackoff()
         while True:
             try:
@@ -120,20 +118,20 @@ def envelope_of(message: Message) -> EventEnvelope | None:
     # Not FastStream's own `message_id`: FastStream invents one if the message has none.
     ids = (headers.get(name) for name in ("ce-id", "ce_id", "message_id"))
     text = next(filter(None, ids), None) or getattr(message.raw_message, "message_id", None)
-    try:
-        event_id = UUID(str(text))
-    except ValueError:
-        return None
     attributes = {
         n[3:]: value for n, value in headers.items() if n.startswith(_CLOUDEVENTS_PREFIXES)
     }
+    try:
+        event_id = EventId.from_string(str(text or ""), attributes.get("source", ""))
+    except ValueError:
+        return None
     try:
         return from_attributes(attributes, message.body)
     except (DecodeError, InvalidEvent):
         return _placeholder(event_id, message)
 
 
-def _placeholder(event_id: UUID, message: Message) -> EventEnvelope:
+def _placeholder(event_id: EventId, message: Message) -> EventEnvelope:
     """An envelope for a message that has an id, but not the attributes of an event."""
     return EventEnvelope(
         event_id=event_id,

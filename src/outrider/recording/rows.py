@@ -12,6 +12,8 @@ import msgspec
 from sqlalchemy import inspect
 from sqlalchemy.orm import class_mapper
 
+from outrider.errors import InvalidEvent
+from outrider.events.ids import ForeignEventId
 from outrider.events.strict_json import JsonObject
 from outrider.lanes import LANES, aggregate_key
 from outrider.ports import DEFAULT_SINK
@@ -78,6 +80,11 @@ def row_of(
     envelope: EventEnvelope, sink: str = DEFAULT_SINK, max_retries: int | None = None
 ) -> Row:
     """The columns of an envelope, for code that inserts the row itself."""
+    if isinstance(envelope.event_id, ForeignEventId):
+        raise InvalidEvent(
+            f"{envelope.event_type}: event_id: {envelope.event_id} is no UUID, but the id of "
+            "another producer; record a new event, with an id of its own"
+        )
     key = aggregate_key(sink, envelope.aggregate_type, envelope.aggregate_id)
     return Row(
         envelope.event_id,
