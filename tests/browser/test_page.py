@@ -53,6 +53,10 @@ async def heading(page: Page, text: str) -> None:
     await expect(page.get_by_role("heading", level=1)).to_contain_text(text)
 
 
+# The page asks both databases by the same code, which tests/integration compares.
+on_sqlite = pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+
+
 async def test_every_screen_is_reached_by_clicks(database: AsyncEngine) -> None:
     await fill(database)
 
@@ -82,6 +86,7 @@ async def test_every_screen_is_reached_by_clicks(database: AsyncEngine) -> None:
         await expect(page.locator("#caused")).to_contain_text("Caused by")
 
 
+@on_sqlite
 async def test_failures_are_retried_and_discarded_by_clicks(database: AsyncEngine) -> None:
     await fill(database)
 
@@ -112,6 +117,7 @@ async def test_failures_are_retried_and_discarded_by_clicks(database: AsyncEngin
     assert done == [("ada", "retry", 3), ("ada", "discard", 2)]
 
 
+@on_sqlite
 async def test_number_that_has_changed_meanwhile_is_told_and_nothing_done(
     database: AsyncEngine,
 ) -> None:
@@ -130,6 +136,7 @@ async def test_number_that_has_changed_meanwhile_is_told_and_nothing_done(
     assert (await states(database))["failed"] == 6
 
 
+@on_sqlite
 async def test_one_event_is_retried_by_keyboard_alone(database: AsyncEngine) -> None:
     await fill(database)
 
@@ -160,7 +167,7 @@ async def _tab_to(page: Page, text: str) -> None:
     raise AssertionError(f"{text} cannot be reached by keyboard")
 
 
-@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@on_sqlite
 async def test_overview_follows_what_happens(database: AsyncEngine) -> None:
     await fill(database)
 
@@ -175,7 +182,7 @@ async def test_overview_follows_what_happens(database: AsyncEngine) -> None:
         await expect(pending).to_have_text("4")
 
 
-@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_serious_accessibility_fault(database: AsyncEngine, scheme: str) -> None:
     await fill(database)
@@ -195,7 +202,7 @@ async def test_no_serious_accessibility_fault(database: AsyncEngine, scheme: str
             assert await axe.faults(page) == [], path
 
 
-@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@on_sqlite
 async def test_nothing_is_wider_than_a_phone(database: AsyncEngine) -> None:
     await fill(database)
     await record(database, event("x" * 200, "a.very.long.type." + "x" * 150))
@@ -213,7 +220,7 @@ async def test_nothing_is_wider_than_a_phone(database: AsyncEngine) -> None:
             assert width <= PHONE["width"], path
 
 
-@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@on_sqlite
 async def test_hostile_texts_run_no_script_and_ask_nobody(database: AsyncEngine) -> None:
     made = [event(f"a{n}", "t.0").to_envelope() for n in range(len(SCRIPTS))]
     await record(database, *made)
@@ -241,7 +248,7 @@ async def test_hostile_texts_run_no_script_and_ask_nobody(database: AsyncEngine)
             await expect(page.locator("#caused")).to_be_visible()
 
 
-@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@on_sqlite
 async def test_page_stands_alone_behind_its_password(database: AsyncEngine) -> None:
     await fill(database)
     (port,) = free_ports(1)

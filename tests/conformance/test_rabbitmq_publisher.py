@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
@@ -18,6 +20,7 @@ from outrider.brokers.rabbitmq import (
     Topology,
 )
 from outrider.testing.conformance import PublisherSuite, SinkHarness, StoredMessage
+from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Server, Services
 from tests.support.brokers.events import event
 from tests.support.brokers.rabbitmq_queues import messages_in, unique
@@ -26,8 +29,8 @@ MAX_BYTES = 210 * 1024
 
 
 class RabbitMQSink(SinkHarness):
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, proxy: FaultyProxy) -> None:
+        self._server, self._proxy = server, proxy
         self._name = unique("conformance")
         self._read: list[StoredMessage] = []
         self.secrets = [server.password]
@@ -35,9 +38,8 @@ class RabbitMQSink(SinkHarness):
     def publisher(self) -> RabbitMQPublisher:
         queue = Queue(self._name, (Binding(self._name, "order.*"),))
         config = RabbitMQConfig(max_message_size=MAX_BYTES)
-        return RabbitMQPublisher(
-            self._server.url, exchange=self._name, topology=Topology(queues=(queue,)), config=config
-        )
+        url, topology = self._proxy.url(self._server.url), Topology(queues=(queue,))
+        return RabbitMQPublisher(url, exchange=self._name, topology=topology, config=config)
 
     async def stored(self) -> list[StoredMessage]:
         self._read += [
@@ -53,6 +55,12 @@ class RabbitMQSink(SinkHarness):
 
     async def start(self) -> None:
         await asyncio.to_thread(self._server.start)
+
+    @asynccontextmanager
+    async def unreachable(self) -> AsyncIterator[None]:
+        self._proxy.refuse()
+        yield
+        self._proxy.heal()
 
 
 def stored_message(found: AbstractIncomingMessage) -> StoredMessage:
@@ -73,5 +81,6 @@ def server(services: Services) -> Server:
 
 class TestRabbitMQPublisher(PublisherSuite):
     @pytest.fixture
-    def sink(self, server: Server) -> SinkHarness:
-        return RabbitMQSink(server)
+    async def sink(self, server: Server) -> AsyncIterator[SinkHarness]:
+        async with FaultyProxy("127.0.0.1", server.port) as proxy:
+            yield RabbitMQSink(server, proxy)

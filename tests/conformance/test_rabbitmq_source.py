@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import aio_pika
 import pytest
@@ -17,13 +18,14 @@ from outrider.brokers.rabbitmq import (
     Topology,
 )
 from outrider.testing.conformance import DeadLetter, SourceHarness, SourceSuite
+from outrider.testing.faulty_proxy import FaultyProxy
 from outrider.testing.services import Server, Services
 from tests.support.brokers.rabbitmq_queues import messages_in, noted_on_disk, unique
 
 
 class RabbitMQGroup(SourceHarness):
-    def __init__(self, server: Server, **settings: object) -> None:
-        self._server = server
+    def __init__(self, server: Server, proxy: FaultyProxy, **settings: object) -> None:
+        self._server, self._proxy = server, proxy
         self._name = unique("conformance")
         self._read: list[DeadLetter] = []
         self.secrets = [server.password]
@@ -32,7 +34,8 @@ class RabbitMQGroup(SourceHarness):
         self._is_quorum = queue.kind == "quorum"
 
     def source(self) -> RabbitMQSource:
-        return RabbitMQSource(self._server.url, queue=self._name, topology=self._topology)
+        url = self._proxy.url(self._server.url)
+        return RabbitMQSource(url, queue=self._name, topology=self._topology)
 
     async def send(self, envelopes: Sequence[EventEnvelope], /) -> None:
         url, name = self._server.url, self._name
@@ -59,25 +62,37 @@ class RabbitMQGroup(SourceHarness):
     async def start(self) -> None:
         await asyncio.to_thread(self._server.start)
 
+    @asynccontextmanager
+    async def unreachable(self) -> AsyncIterator[None]:
+        self._proxy.refuse()
+        yield
+        self._proxy.heal()
+
 
 @pytest.fixture
 def server(services: Services) -> Server:
     return services.victim("rabbitmq")
 
 
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[FaultyProxy]:
+    async with FaultyProxy("127.0.0.1", server.port) as proxy:
+        yield proxy
+
+
 class TestSingleActiveConsumerOfAClassicQueue(SourceSuite):
     @pytest.fixture
-    def source(self, server: Server) -> SourceHarness:
-        return RabbitMQGroup(server, single_active_consumer=True)
+    def source(self, server: Server, proxy: FaultyProxy) -> SourceHarness:
+        return RabbitMQGroup(server, proxy, single_active_consumer=True)
 
 
 class TestSingleActiveConsumerOfAQuorumQueue(SourceSuite):
     @pytest.fixture
-    def source(self, server: Server) -> SourceHarness:
-        return RabbitMQGroup(server, single_active_consumer=True, kind="quorum")
+    def source(self, server: Server, proxy: FaultyProxy) -> SourceHarness:
+        return RabbitMQGroup(server, proxy, single_active_consumer=True, kind="quorum")
 
 
 class TestExclusiveConsumerOfAClassicQueue(SourceSuite):
     @pytest.fixture
-    def source(self, server: Server) -> SourceHarness:
-        return RabbitMQGroup(server)
+    def source(self, server: Server, proxy: FaultyProxy) -> SourceHarness:
+        return RabbitMQGroup(server, proxy)

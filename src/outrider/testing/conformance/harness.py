@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outrider.testing.conformance.crash import crash
+from outrider.testing.conformance.timing import outage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventPublisher, EventSource
@@ -34,11 +36,29 @@ class DeadLetter:
     reason: str
 
 
-class SinkHarness(ABC):
-    """One destination on a real server, for one test."""
+class _Harness(ABC):
+    """A real server that a test may kill."""
 
     secrets: Sequence[str] = ()
-    """Words that no printed publisher and no error may contain, such as the server's password."""
+    """Words that no printed adapter and no error may contain, such as the server's password."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """SIGKILL the server; return when it is gone."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it again on the same data; return when it answers. Harmless if it runs."""
+
+    @asynccontextmanager
+    async def unreachable(self) -> AsyncIterator[None]:
+        """Within the block, nobody can connect. Override it if the server is slow to start."""
+        async with outage(self):
+            yield
+
+
+class SinkHarness(_Harness):
+    """One destination on a real server, for one test."""
 
     @abstractmethod
     def publisher(self) -> EventPublisher:
@@ -52,20 +72,9 @@ class SinkHarness(ABC):
     def refused_event(self, aggregate_id: str, /) -> EventEnvelope:
         """An event that this sink refuses because of the event itself: too large, not routable."""
 
-    @abstractmethod
-    async def stop(self) -> None:
-        """SIGKILL the server; return when it is gone."""
 
-    @abstractmethod
-    async def start(self) -> None:
-        """Start it again on the same data; return when it answers. Harmless if it runs."""
-
-
-class SourceHarness(ABC):
+class SourceHarness(_Harness):
     """One group or queue on a real server, for one test."""
-
-    secrets: Sequence[str] = ()
-    """Words that no printed source and no error may contain."""
 
     @abstractmethod
     def source(self) -> EventSource:
@@ -82,14 +91,6 @@ class SourceHarness(ABC):
     @abstractmethod
     async def dead_letters(self) -> list[DeadLetter]:
         """All dead letters; the same ones on every call."""
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """SIGKILL the server; return when it is gone."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Start it again on the same data; return when it answers. Harmless if it runs."""
 
     async def crash(self, receive: int, acknowledge: int, adjust: Sequence[int] = (), /) -> None:
         """A consumer receives some messages, acknowledges the first ones, and is killed.

@@ -86,7 +86,7 @@ class PublisherSuite:
         assert stored_order(await sink.stored()) == order_of(sent)
 
     async def test_an_outage_is_neither_accepted_nor_refused(self, sink: SinkHarness) -> None:
-        async with publishing(sink) as publisher, outage(sink):
+        async with publishing(sink) as publisher, sink.unreachable():
             first = await outcomes_of(publisher, events(20, "a", "b"))
             second = await outcomes_of(publisher, events(20, "a", "b"))
 
@@ -108,7 +108,7 @@ class PublisherSuite:
         batch = events(3)
         publisher = sink.publisher()
 
-        async with outage(sink), deadline():
+        async with sink.unreachable(), deadline():
             with suppress(BrokerUnavailable):
                 await publisher.open()
         async with deadline():
@@ -255,7 +255,7 @@ class PublisherSuite:
     async def test_nothing_printed_holds_a_secret(self, sink: SinkHarness) -> None:
         secret = event("a", {"text": CANARY}, EventMetadata(user_id=CANARY))
 
-        async with publishing(sink) as publisher, outage(sink):
+        async with publishing(sink) as publisher, sink.unreachable():
             [outcome] = await outcomes_of(publisher, [secret])
 
         shown = f"{publisher} {publisher!r} {outcome!r}"

@@ -192,7 +192,7 @@ class SourceSuite:
         async with receiving(source) as consumer:
             await source.send(batch[:6])
             held = await receive_some(consumer, 6)
-            async with outage(source):
+            async with source.unreachable():
                 await receive(consumer, 10)
             await source.send(batch[6:])
             again = await receive_until(consumer, *batch[6:])
@@ -280,7 +280,7 @@ class SourceSuite:
     async def test_nothing_printed_holds_a_secret(self, source: SourceHarness) -> None:
         async with receiving(source) as consumer:
             shown = f"{consumer} {consumer!r}"
-            async with outage(source), deadline():
+            async with source.unreachable(), deadline():
                 try:
                     await consumer.receive(1)
                 except BrokerUnavailable as error:
