@@ -221,7 +221,22 @@ def mistakes() -> Iterator[tuple[str, Callable[[], object], str]]:
 
 
 class _Callable:
+    __hash__ = None  # type: ignore[assignment]
+
     def __call__(self, event: AccountOpened) -> Awaitable[None] | None: ...
+
+
+async def test_callable_object_is_a_handler_under_a_given_name() -> None:
+    handlers, seen = Handlers(), []
+
+    class Note(_Callable):
+        def __call__(self, event: AccountOpened) -> None:
+            seen.append(event)
+
+    handlers.handles(AccountOpened, name="note")(Note())
+    await InProcessPublisher(handlers).publish(opened())
+
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(

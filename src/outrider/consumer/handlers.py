@@ -115,14 +115,13 @@ class TypedHandler:
 
     def __eq__(self, other: object) -> bool:
         """A function that is registered twice for one event is one handler."""
-        return isinstance(other, TypedHandler) and other._identity == self._identity
+        return isinstance(other, TypedHandler) and (
+            (other.name, other._target, other._event_class)
+            == (self.name, self._target, self._event_class)
+        )
 
     def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[str, Function, type[Event]]:
-        return self.name, self._target, self._event_class
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"<handler {self.name} of {self._event_class.event_type}>"
