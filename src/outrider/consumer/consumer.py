@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outrider.consumer.handler_runner import HandlerRunner
@@ -261,7 +262,7 @@ class EventConsumer(BackgroundService):
             await self._settle_unhandled(delivery, envelope)
         else:
             await self._run_handlers(delivery, envelope, handlers)
-            await self._take_back(delivery)
+            await self._take_crash_back(delivery)
             self._runner.settled(envelope.event_id)
 
     async def _run_handlers(
@@ -270,17 +271,16 @@ class EventConsumer(BackgroundService):
         attempt, outage = 1, OutageBackoff()
         while not (delivery.lost or self._stopping.is_set()):
             last = attempt >= self.config.max_retries
+            deliver = partial(
+                self._runner.deliver,
+                envelope,
+                handlers,
+                attempt=attempt,
+                last=last,
+                error_detail=self.config.error_detail,
+            )
             try:
-                async with self._suspects.alone() if delivery.suspect else self._in_flight:
-                    failures = await self._suspects.problems(delivery) or (
-                        await self._runner.deliver(
-                            envelope,
-                            handlers,
-                            attempt=attempt,
-                            last=last,
-                            error_detail=self.config.error_detail,
-                        )
-                    )
+                failures = await self._attempt(delivery, deliver)
             except BrokerUnavailable as error:
                 await self._back_off(str(error))
                 continue
@@ -297,12 +297,22 @@ class EventConsumer(BackgroundService):
                 attempt += 1
             else:
                 delay = outage.next_delay()
-            await self._take_back(delivery)
+            await self._take_crash_back(delivery)
             await sleep_unless(self._stopping, delay)
 
-    async def _take_back(self, delivery: Delivery) -> None:
-        counted = self._suspects.counted
-        await self._repeat(lambda: self._suspects.take_back(delivery), lambda: delivery in counted)
+    async def _attempt(
+        self, delivery: Delivery, deliver: Callable[[], Awaitable[list[Failure]]]
+    ) -> list[Failure]:
+        """Raises BrokerUnavailable if the crash of a suspect cannot be counted before."""
+        if not delivery.suspect:
+            async with self._in_flight:
+                return await deliver()
+        async with self._suspects.alone():
+            return await self._suspects.problems(delivery) or await deliver()
+
+    async def _take_crash_back(self, delivery: Delivery) -> None:
+        if delivery in self._suspects.counted:
+            await self._repeat(lambda: self._suspects.take_back(delivery), lambda: True)
 
     async def _settle_unhandled(self, delivery: Delivery, envelope: EventEnvelope) -> None:
         if self.config.unhandled == "refuse":

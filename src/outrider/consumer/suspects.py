@@ -44,8 +44,6 @@ class Suspects:
 
         Raises BrokerUnavailable if it cannot be counted now: then it must not be handled.
         """
-        if not delivery.suspect:
-            return []
         await self._source.adjust_crash_count(delivery)
         self.counted.add(delivery)
         deaths = delivery.crash_count - 1

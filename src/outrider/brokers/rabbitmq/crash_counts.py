@@ -26,7 +26,7 @@ from outrider.brokers.rabbitmq.queue_plan import crashes_queue
 from outrider.errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from outrider.brokers.rabbitmq.amqp import Message, Wire
     from outrider.brokers.rabbitmq.connection import Connection
@@ -65,7 +65,8 @@ class CrashCounts:
         self._connection, self._timeout, self._ordered = connection, timeout, ordered
         self._queue = crashes_queue(queue)
         self._one_change = asyncio.Lock()
-        self._record: _Record | None = None
+        self._has_begun = False
+        self._crashes: dict[str, int] = {}
         self._recovering = True
         self._settled: set[str] = set()
         self._intended: dict[str, int] = {}
@@ -73,7 +74,7 @@ class CrashCounts:
 
     async def begin(self) -> None:
         """Before the first message is handed out."""
-        if self._record is not None:
+        if self._has_begun:
             return
 
         def open_again(record: _Record) -> None:
@@ -81,20 +82,21 @@ class CrashCounts:
             record.closed = False
 
         await self._change(open_again, self._timeout)
+        self._has_begun = True
 
-    def marked(self, delivery: Delivery) -> Delivery:
-        if self._recovering and self._record is not None:
-            if delivery.message.redelivered:
-                delivery.suspect = True
-                delivery.crash_count = self._record.crashes.get(_key(delivery.message), 0)
-            elif self._ordered:
-                self._recovering = False
-        return delivery
+    def mark(self, deliveries: Sequence[Delivery]) -> None:
+        """Those that the broker delivers again."""
+        for delivery in deliveries if self._recovering else ():
+            delivery.suspect = True
+            delivery.crash_count = self._crashes.get(_key(delivery.message), 0)
 
-    def settled(self, delivery: Delivery) -> None:
+    def end_recovery(self) -> None:
+        """At the first new message: it comes after all that the dead process held."""
+        self._recovering = not self._ordered
+
+    def settled(self, suspect: Delivery) -> None:
         """The next change leaves its count out."""
-        if delivery.suspect:
-            self._settled.add(_key(delivery.message))
+        self._settled.add(_key(suspect.message))
 
     async def adjust(self, delivery: Delivery, by: int) -> None:
         key = _key(delivery.message)
@@ -111,7 +113,7 @@ class CrashCounts:
         if clean and self._ordered and not self._recovering:
             with suppress(BrokerUnavailable):  # then the next process suspects too much
                 await self._change(lambda record: setattr(record, "closed", True), _CLOSE_TIMEOUT)
-        self._record, self._recovering = None, True
+        self._has_begun, self._recovering = False, True
 
     async def _change(self, change: Callable[[_Record], None], within: timedelta) -> None:
         try:
@@ -142,7 +144,7 @@ class CrashCounts:
             # An answer shows that the broker has read the acknowledgement.
             declare = methods.Queue.Declare(queue=self._queue, passive=True)
             await wire.call(declare, methods.Queue.DeclareOk, CHANNEL)
-        self._record, self._settled = record, set()
+        self._crashes, self._settled = record.crashes, set()
 
     async def _publish(self, wire: Wire, record: _Record) -> None:
         latest = dict(list(record.crashes.items())[-_MAX_COUNTS:])

@@ -99,12 +99,18 @@ class RabbitMQSource(Openable):
         except ConnectionLost as lost:
             raise translate(lost, self._connection.address, permanent=()) from lost
         await self._crashes.begin()
-        return [self._crashes.marked(delivery) for delivery in subscription.take(limit)]
+        found = subscription.take(limit)
+        if again := [delivery for delivery in found if delivery.message.redelivered]:
+            self._crashes.mark(again)
+        if len(again) < len(found):
+            self._crashes.end_recovery()
+        return found
 
     async def acknowledge(self, delivery: Delivery, /) -> None:
         if not delivery.lost and self._subscription is not None:
             self._subscription.acknowledge(delivery)
-            self._crashes.settled(delivery)
+            if delivery.suspect:
+                self._crashes.settled(delivery)
             await asyncio.sleep(0)  # the acks of this turn of the event loop are sent together now
 
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
