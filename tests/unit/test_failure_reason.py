@@ -82,6 +82,20 @@ def test_reason_shows_only_the_name_of_a_file_outside_every_import_path() -> Non
     assert reason.startswith("KeyError at job.py:2 in fails, ")
 
 
+def test_application_that_is_installed_as_a_package_counts_as_the_callers_code() -> None:
+    def made(file: str, code: str, **names: object) -> object:
+        exec(compile(code, file, "exec"), names)  # noqa: S102 - files that need not exist
+        return names["call"]
+
+    inside = made("/venv/site-packages/driver/wire.py", "def call():\n    raise KeyError(1)")
+    shop = made("/venv/site-packages/shop/orders.py", "def call():\n    inside()", inside=inside)
+    error = caught(shop)
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next  # without this test, which is no package
+
+    assert failure_reason(error) == "KeyError at orders.py:2 in call"
+
+
 class DriverError(Exception):
     sqlstate = "23505"
 

@@ -96,6 +96,17 @@ async def test_handler_that_cannot_be_ended_is_left_behind(
         await asyncio.wait([task])
 
 
+@pytest.mark.fault("E11")
+async def test_reason_says_where_a_handler_hung() -> None:
+    [failure] = await HandlerRunner(timeout=QUICK).deliver(
+        created(), [RecordingHandler(hangs, "bad")]
+    )
+
+    assert failure.reason.startswith("bad: HandlerMisbehaved: took longer than 0.02 s, at ")
+    places = failure.reason.partition(", at ")[2].split(", ")
+    assert [place.rpartition(" in ")[2] for place in places] == ["hangs", "RecordingHandler.handle"]
+
+
 async def test_our_own_cancellation_ends_the_handler_and_goes_on() -> None:
     started, ended = asyncio.Event(), []
 

@@ -16,7 +16,7 @@ from outrider.errors import (
     DatabaseUnavailable,
     DecodeError,
 )
-from outrider.observability.failure_reason import failure_reason
+from outrider.observability.failure_reason import failure_reason, waiting_place
 from outrider.observability.safe_signals import SafeSignals
 from outrider.signals import EventHandled, EventUnhandled
 
@@ -188,11 +188,12 @@ class HandlerRunner:
             await self._cancel(task)
             raise
         if not finished:
+            place = waiting_place(task)
             await self._cancel(task)
             if not began.is_set():
                 raise DatabaseUnavailable(f"no scope or transaction within {self._timeout:g} s")
             # A failure even if it succeeded late: it may have lost a lock or a lease meanwhile.
-            raise HandlerMisbehaved(f"took longer than {self._timeout:g} s")
+            raise HandlerMisbehaved(f"took longer than {self._timeout:g} s, at {place}")
         if task.cancelled():
             raise HandlerMisbehaved("raised CancelledError")
         return task.result()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from traceback import walk_tb
+from types import CoroutineType
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
     from types import CodeType
+
+    _Line = tuple[CodeType, int]
 
 ErrorDetail = Literal["place", "message", "traceback"]
 """What a reason says of an error: its class and place; also its text; also all places."""
@@ -24,11 +29,9 @@ _MAX_CHAIN: Final = 8
 _MAX_PLACES: Final = {"place": 3, "message": 3, "traceback": 60}
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _SQLITE_ERROR: Final = re.compile(r"SQLITE_[A-Z_]+")
-_LIBRARIES: Final = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[1]),
-)
-_LIBRARY_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
+_THIS_LIBRARY: Final = Path(__file__).parents[1]
+_STANDARD: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def failure_reason(error: BaseException, detail: ErrorDetail = "place") -> str:
@@ -42,11 +45,26 @@ def failure_reason(error: BaseException, detail: ErrorDetail = "place") -> str:
     names = [_name(each, detail) for each in chain]
     unlike = [name for name, before in zip(names, [None, *names], strict=False) if name != before]
     code = next((code for each in chain if (code := _database_code(each))), None)
-    places = list(_places(chain, detail))
+    lines = [
+        (frame.f_code, line)
+        for each in reversed(chain)
+        for frame, line in reversed(list(walk_tb(each.__traceback__)))
+    ]
+    places = _places(lines, detail)
     reason = " from ".join(unlike)
     reason += f" ({code})" if code else ""
     reason += f" at {', '.join(places)}" if places else ""
     return one_line(reason)[:MAX_REASON_CHARS]
+
+
+def waiting_place(task: asyncio.Task[object]) -> str:
+    """Where a task waits now: `shop/orders.py:12 in book, shop/orders.py:7 in on_order`."""
+    lines: list[_Line] = []
+    waiting: object = task.get_coro()
+    while isinstance(waiting, CoroutineType) and waiting.cr_frame is not None:
+        lines.insert(0, (waiting.cr_frame.f_code, waiting.cr_frame.f_lineno))
+        waiting = waiting.cr_await
+    return one_line(", ".join(_places(lines, "place")))
 
 
 def one_line(text: str) -> str:
@@ -99,31 +117,42 @@ def _database_code(error: BaseException) -> str | None:
     return None
 
 
-def _places(chain: list[BaseException], detail: ErrorDetail) -> Iterator[str]:
-    """The lines that the errors came through: those of the first cause first, the last one first.
+def _places(lines: list[_Line], detail: ErrorDetail) -> list[str]:
+    """Only the caller's own code, unless there is none of it or `detail` asks for all."""
+    shown = lines if detail == "traceback" else _own(lines) or lines[:1]
+    return list(dict.fromkeys(_place(*each) for each in shown))[: _MAX_PLACES[detail]]
 
-    Only the caller's own code, unless there is none of it or `detail` asks for all.
+
+def _own(lines: list[_Line]) -> list[_Line]:
+    """Neither the standard library, nor this library, nor installed packages.
+
+    The application itself may be an installed package: it is the one that this library called.
     """
-    lines = [
-        (frame.f_code, line)
-        for error in reversed(chain)
-        for frame, line in reversed(list(walk_tb(error.__traceback__)))
-    ]
-    own = [(code, line) for code, line in lines if not _is_library(code.co_filename)]
-    shown = lines if detail == "traceback" else own or lines[:1]
-    return islice(dict.fromkeys(_place(*each) for each in shown), _MAX_PLACES[detail])
+    called = [each for each in lines if not _is_internal(each[0].co_filename)]
+    own = [each for each in called if _package(each[0].co_filename) is None]
+    if own or not called:
+        return own
+    application = _package(called[-1][0].co_filename)
+    return [each for each in called if _package(each[0].co_filename) == application]
 
 
 def _place(code: CodeType, line: int) -> str:
     return f"{_relative(code.co_filename)}:{line} in {code.co_qualname}"
 
 
-def _is_library(file: str) -> bool:
-    if file.startswith("<frozen"):
+@lru_cache(maxsize=1_000)
+def _is_internal(file: str) -> bool:
+    """Whether it belongs to this library or to the standard library."""
+    if file.startswith("<frozen") or Path(file).is_relative_to(_THIS_LIBRARY):
         return True
-    return not _LIBRARY_FOLDERS.isdisjoint(Path(file).parts) or any(
-        Path(file).is_relative_to(folder) for folder in _LIBRARIES
-    )
+    return _package(file) is None and any(Path(file).is_relative_to(each) for each in _STANDARD)
+
+
+def _package(file: str) -> str | None:
+    """The name of the installed package that it belongs to, if it does."""
+    parts = Path(file).parts
+    inside = [n for n, part in enumerate(parts[:-1]) if part in _PACKAGE_FOLDERS]
+    return parts[inside[-1] + 1] if inside else None
 
 
 def _relative(file: str) -> str:

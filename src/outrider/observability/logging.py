@@ -32,14 +32,6 @@ if TYPE_CHECKING:
         | s.SourceAvailable
         | s.MessagesLost
     )
-    _EventSignal = (
-        s.PublishRetried
-        | s.PublishDeferred
-        | s.EventFailed
-        | s.EventHandled
-        | s.EventUnhandled
-        | s.EventDeadLettered
-    )
 
 _EXTRA_NAMES: Final = (
     *("sink", "consumer", "handler", "event_id", "event_type", "correlation_id"),
@@ -68,12 +60,12 @@ def log_signals(signal: s.Signal) -> None:
     match signal:
         case s.PublishRetried():
             wait = signal.wait.total_seconds()
-            _log_event(_relay.warning, "event refused, next try in %g s %s", signal, wait)
+            _log_facts(_relay.warning, "event refused, next try in %g s %s", signal, wait)
         case s.PublishDeferred():
             text = "event deferred: its aggregate waits for the sink, no attempt is counted %s"
-            _log_event(_relay.warning, text, signal)
+            _log_facts(_relay.warning, text, signal)
         case s.EventFailed():
-            _log_event(_relay.critical, "event failed, a person must look %s", signal)
+            _log_facts(_relay.critical, "event failed, a person must look %s", signal)
         case s.BatchPublished():
             _log_published(signal)
         case s.EventsDeleted():
@@ -142,13 +134,13 @@ def _log_relay(signal: _RelaySignal) -> None:
         case s.LeaseWasLost():
             _relay.warning("lease lost: %d lanes, %d events", signal.lanes, signal.events)
         case s.SinkUnavailable():
-            _relay.warning("sink unavailable, waiting: %s", signal.reason)
+            _log_facts(_relay.warning, "sink unavailable, waiting %s", signal)
         case s.StoreUnavailable():
-            _relay.warning("database unavailable, waiting: %s", signal.reason)
+            _log_facts(_relay.warning, "database unavailable, waiting %s", signal)
         case s.SinkAvailable():
-            _relay.info("sink available again")
+            _log_facts(_relay.info, "sink available again %s", signal)
         case s.StoreAvailable():
-            _relay.info("database available again")
+            _log_facts(_relay.info, "database available again %s", signal)
         case _:
             assert_never(signal)
 
@@ -166,16 +158,16 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
                 "no handler subscribed to this event type: accepted without effect, as all that "
                 'follow; subscribe a handler, or set unhandled="refuse" %s'
             )
-            _log_event(_consumer.warning, text, signal)
+            _log_facts(_consumer.warning, text, signal)
         case s.EventDeadLettered():
             text = "message moved to the dead letters, a person must look %s"
-            _log_event(_consumer.critical, text, signal)
+            _log_facts(_consumer.critical, text, signal)
         case s.MessagesLost():
             _log_lost(signal)
         case s.SourceUnavailable():
-            _consumer.warning("broker unavailable, waiting: %s", signal.reason)
+            _log_facts(_consumer.warning, "broker unavailable, waiting %s", signal)
         case s.SourceAvailable():
-            _consumer.info("broker available again")
+            _log_facts(_consumer.info, "broker available again %s", signal)
         case _:
             assert_never(signal)
 
@@ -185,11 +177,11 @@ def _log_handled(signal: s.EventHandled) -> None:
         case "ok" | "duplicate" if not _audit.isEnabledFor(logging.INFO):
             pass
         case "ok":
-            _log_event(_audit.info, "event handled %s", signal)
+            _log_facts(_audit.info, "event handled %s", signal)
         case "duplicate":
-            _log_event(_audit.info, "event handled before, skipped %s", signal)
+            _log_facts(_audit.info, "event handled before, skipped %s", signal)
         case "retry" | "dead":
-            _log_event(_consumer.warning, "handler failed %s", signal)
+            _log_facts(_consumer.warning, "handler failed %s", signal)
         case _:
             assert_never(signal.outcome)
 
@@ -219,12 +211,11 @@ def _log_published(signal: s.BatchPublished) -> None:
             _audit.info("event published %s", _as_text(facts), extra=facts)
 
 
-def _log_event(
-    log: Callable[..., None], text: str, signal: _EventSignal, *arguments: object
-) -> None:
-    """The facts about the event end the text, for plain logging, and are in `extra`."""
+def _log_facts(log: Callable[..., None], text: str, signal: s.Signal, *arguments: object) -> None:
+    """The facts of the signal end the text, for plain logging, and are in `extra`."""
     facts = {name: getattr(signal, name) for name in _EXTRA_NAMES if hasattr(signal, name)}
-    facts["event_id"] = str(signal.event_id) if signal.event_id else None
+    if event_id := facts.get("event_id"):
+        facts["event_id"] = str(event_id)
     if isinstance(signal, s.EventHandled):
         facts["duration_ms"] = _milliseconds(signal.took)
     log(text, *arguments, _as_text(facts), extra=facts)
