@@ -10,8 +10,8 @@ names = OutboxNames(table="outbox_events")
 
 
 def upgrade() -> None:
-    outbox.upgrade(op, names=names, to=4)
+    outbox.upgrade(op, names=names, to=5)
 
 
 def downgrade() -> None:
-    outbox.downgrade(op, names=names, since=4)
+    outbox.downgrade(op, names=names, since=5)
