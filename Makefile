@@ -24,8 +24,8 @@ demo: .venv/.demo ## see events travel and break things, without any service; DE
 test: .venv/.dev ## all tests, on private real servers that start by themselves; prints the coverage
 	$(PY) -m pytest $(or $(ARGS),-n 6 --dist worksteal --cov=outrider)
 
-quick: .venv/.dev ## the tests that need no server, in seconds; prints its time
-	$(PY) -m pytest -q -n 2 -m "not server" tests/unit tests/conformance $(ARGS)
+quick: .venv/.dev ## the tests that need no server, in 20 seconds
+	$(PY) -m pytest -q -n 2 -m "not server and not slow" tests/unit tests/conformance $(ARGS)
 
 check: .venv/.dev ## lint, format, types, import contract, sizes
 	$(PY) -m ruff check .

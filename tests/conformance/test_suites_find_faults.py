@@ -92,6 +92,7 @@ def test_publisher_that_breaks_a_promise_fails_its_test(fault: str, impatient: N
 
 
 @pytest.mark.parametrize("fault", SOURCES)
+@pytest.mark.slow
 def test_source_that_breaks_a_promise_fails_its_test(fault: str, impatient: None) -> None:
     broken, broken_promises = getattr(broken_sources, fault), set(SOURCES[fault].split())
 
@@ -100,6 +101,7 @@ def test_source_that_breaks_a_promise_fails_its_test(fault: str, impatient: None
     assert found == broken_promises
 
 
+@pytest.mark.slow
 def test_healthy_adapters_fail_none() -> None:
     assert red(PublisherSuite, MemorySink, promises(PublisherSuite)) == set()
     assert red(SourceSuite, MemoryGroup, promises(SourceSuite)) == set()

@@ -189,6 +189,7 @@ def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_command_exits_with_1_when_something_breaks(tmp_path: Path) -> None:
     shown = outrider("show", "tests.support.shop")
     fine, broken = tmp_path / "fine.json", tmp_path / "broken.json"

@@ -116,6 +116,7 @@ def test_every_shell_gets_its_script(shell: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     program = tmp_path / "outrider"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m outrider "$@"\n')

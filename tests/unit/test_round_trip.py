@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ def typed_events(draw: st.DrawFn) -> DomainEvent:
 
 @settings(max_examples=300, deadline=None)
 @given(typed_events())
+@pytest.mark.slow
 def test_decoding_what_was_encoded_gives_an_equal_event(event: DomainEvent) -> None:
     text = serialize_event(event)
 
@@ -136,6 +138,7 @@ ENVELOPES = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(ENVELOPES)
+@pytest.mark.slow
 def test_envelopes_survive_json(envelope: EventEnvelope) -> None:
     again = EventEnvelope.from_json(envelope.to_json())
 

@@ -270,6 +270,7 @@ def test_table_of_the_guide_has_every_setting_and_is_up_to_date() -> None:
     assert all(f"`{v}`" in table for s in SETTINGS.values() for v in (s.flag, *s.environment))
 
 
+@pytest.mark.slow
 def test_table_that_is_behind_is_refused_and_can_be_written(tmp_path: Path) -> None:
     script, guide = str(ROOT / "scripts/settings_table.py"), tmp_path / "relay.md"
     text = (ROOT / "docs/guides/relay.md").read_text()

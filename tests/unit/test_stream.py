@@ -569,6 +569,7 @@ class Endless(Table):
         ]
 
 
+@pytest.mark.slow
 async def test_memory_is_bounded_with_a_thousand_clients_that_take_nothing() -> None:
     table = Endless()
     config = StreamConfig(window=500, poll_interval=timedelta(milliseconds=10))
