@@ -18,11 +18,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from outrider import DomainEvent, OutboxNames, event_context
+from outrider import (
+    DomainEvent,
+    Outbox,
+    OutboxNames,
+    OutboxRelay,
+    SqlOutboxStore,
+    event_context,
+)
 from outrider.integrations.starlette import stream_app
 from outrider.recording.rows import insert, row_of
 from outrider.store.schema import migrate as schema
-from outrider.stream import StreamConfig, StreamFilter, StreamManager
+from outrider.stream import StreamConfig, StreamFilter, StreamManager, StreamPublisher
 from outrider.stream.delivered import SqlDeliveredEvents
 from outrider.testing.services import Server, Services
 from tests.support.databases import create_database
@@ -70,6 +77,21 @@ async def test_events_reach_a_browser_as_server_sent_events(database: AsyncEngin
         assert got.data["data"] == {"n": 1, "note": "a\r\nid: 9\n\nb"}
         assert got.data["correlationid"] == "c-1"
         assert "u-secret" not in json.dumps(got.data)
+
+
+async def test_stream_and_store_without_a_named_sink_meet(database: AsyncEngine) -> None:
+    relay = OutboxRelay(SqlOutboxStore(database, announce=True), StreamPublisher())
+    async with (
+        relay,
+        StreamManager(SqlDeliveredEvents(database)) as manager,
+        aclosing(manager.connect(since="start")) as stream,
+        asyncio.timeout(30),
+    ):
+        async with database.begin() as connection:
+            Outbox().record(connection, DomainEvent("order.placed", "order", 1, {}))
+        texts = [await anext(stream), await anext(stream)]
+
+    assert b"order.placed" in texts[1]
 
 
 async def test_events_arrive_without_waiting_for_a_poll(database: AsyncEngine) -> None:
@@ -418,7 +440,7 @@ async def test_outage_of_the_database_is_silence_and_no_end(services: Services) 
 async def test_notifications_are_sent_only_for_stores_that_announce(postgres: AsyncEngine) -> None:
     heard = asyncio.Event()
     async with relay_for(postgres):
-        events = SqlDeliveredEvents(postgres)
+        events = SqlDeliveredEvents(postgres, sink="stream")
         connected = await events.open(lambda _word: heard.set())
         heard.clear()
 
@@ -438,7 +460,7 @@ async def test_reader_needs_no_more_than_select(postgres: AsyncEngine) -> None:
     try:
         async with (
             relay_for(postgres),
-            StreamManager(SqlDeliveredEvents(limited)) as manager,
+            StreamManager(SqlDeliveredEvents(limited, sink="stream")) as manager,
             aclosing(manager.connect(since="start")) as stream,
         ):
             await record(postgres, happened(1))

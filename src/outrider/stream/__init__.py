@@ -1,8 +1,8 @@
 """The live stream: sends events to browsers as server-sent events, and lets clients resume.
 
-A relay with a StreamPublisher serves its own sink, by default "stream". When the relay settles an
-event, the event gets its delivery number, in the order of the commits. A StreamManager in each web
-process reads events by delivery number and sends them to the clients of that process. A client
+A relay with a StreamPublisher serves a sink; DeliveredEvents of the same sink read it. When the
+relay settles an event, it gets its delivery number, in the order of the commits. A StreamManager in
+each web process reads events by number and sends them to the clients of that process. A client
 resumes after the last number it received. Deleted events cannot be sent again: the client gets a
 message about the gap.
 """

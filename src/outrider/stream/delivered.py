@@ -15,6 +15,7 @@ from sqlalchemy.dialects.sqlite import aiosqlite
 from outrider.errors import ConfigurationError
 from outrider.events.codec import UNREADABLE
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
+from outrider.ports import DEFAULT_SINK
 from outrider.store.engines import describe
 from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.schema.tables import OutboxTables
@@ -91,10 +92,12 @@ def SqlDeliveredEvents(  # noqa: N802 - named like the classes it creates
     engine: AsyncEngine,
     tables: OutboxTables | None = None,
     *,
-    sink: str = "stream",
+    sink: str = DEFAULT_SINK,
     timeout: timedelta = timedelta(seconds=10),
 ) -> DeliveredEvents:
     """The delivered events of one sink, from the outbox in this database.
+
+    Give it the `sink` that the relay's store has; both have the same default.
 
     The engine must connect to the database in which relays settle. A read replica may lag behind,
     and show fewer events than clients have received.

@@ -81,7 +81,7 @@ async def site(
     async with AsyncExitStack() as stack:
         if relay is not None:
             await stack.enter_async_context(relay_for(engine, relay))
-        manager = StreamManager(SqlDeliveredEvents(engine), config)
+        manager = StreamManager(SqlDeliveredEvents(engine, sink="stream"), config)
         await stack.enter_async_context(manager)
         app = Starlette(routes=[stream_route(manager, authorize=authorize)])
         (port,) = free_ports(1)
@@ -148,7 +148,7 @@ class SiteProcess:
 def app_of_process() -> Starlette:
     engine = create_async_engine(os.environ["STREAM_DATABASE"])
     config = StreamConfig(window=int(os.environ["STREAM_WINDOW"]))
-    manager = StreamManager(SqlDeliveredEvents(engine), config)
+    manager = StreamManager(SqlDeliveredEvents(engine, sink="stream"), config)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
