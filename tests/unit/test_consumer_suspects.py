@@ -105,6 +105,7 @@ async def test_message_that_kills_consumers_becomes_the_only_dead_letter(
 
     while len(broker._group("default").acknowledged) < len(sent):
         await live()
+        assert deaths < 10
 
     others = [each for each in sent if each != sent[POISON]]
     assert [letter.reason for letter in broker.dead_letters] == [
@@ -133,6 +134,30 @@ async def test_outages_while_a_suspect_is_handled_are_no_crashes(broker: MemoryB
     assert outages == 10
     assert broker.dead_letters == []
     assert crash_counts(broker) == {0: 1}, "no more than that of the last, acknowledged attempt"
+
+
+async def test_suspect_that_comes_again_while_it_is_handled_is_judged_by_its_true_count(
+    broker: MemoryBroker,
+) -> None:
+    await send(broker, 1)
+    await abandon(broker, 1)
+    broker._group("default").crash_counts[0] = 2
+    source, calls = broker.source(), 0
+
+    async def work(_: EventEnvelope) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            broker.stop()
+            broker.start()
+            # It is received again with the count of this attempt, which is taken back later.
+            await until(lambda: bool(source._unacknowledged))
+
+    async with consuming(source, work):
+        await broker.handled()
+
+    assert calls == 2
+    assert broker.dead_letters == []
 
 
 async def test_stops_while_a_suspect_is_handled_are_no_crashes(broker: MemoryBroker) -> None:
