@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection
     from datetime import timedelta
 
+    from outrider.ports import EventPublisher
     from outrider.signals import OnSignal, Signal
 
 T = TypeVar("T")
@@ -38,6 +39,18 @@ class _Entered(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self._leave()
+
+
+async def open_publisher(publisher: EventPublisher) -> None:
+    """Call `open`, which a publisher need not have."""
+    if (opens := getattr(publisher, "open", None)) is not None:
+        await opens()
+
+
+async def close_publisher(publisher: EventPublisher) -> None:
+    """Call `close`, which a publisher need not have."""
+    if (closes := getattr(publisher, "close", None)) is not None:
+        await closes()
 
 
 class Openable(_Entered):

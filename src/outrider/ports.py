@@ -22,14 +22,13 @@ DEFAULT_SINK: Final = "default"
 class EventPublisher(Protocol):
     """Sends to a sink.
 
-    Both publish methods return when the sink has everything, and raise PublishFailed otherwise,
-    with one outcome per event. For every aggregate the accepted events are a prefix of those
-    handed over. `open` connects ahead of the first event, and raises ConfigurationError if that
-    can never work; `close` is safe to call twice. `str()` says where it sends to, without secrets.
+    Both methods return when the sink has everything, and raise PublishFailed otherwise, with one
+    outcome per event. For every aggregate the accepted events are a prefix of those handed over.
+    `str()` says where it sends to, without secrets. It may have two more methods: `open` connects
+    ahead of the first event, and raises ConfigurationError if that can never work; `close` is safe
+    to call twice.
     """
 
-    async def open(self) -> None: ...
-    async def close(self) -> None: ...
     async def publish(self, envelope: EventEnvelope, /) -> None: ...
     async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None: ...
 

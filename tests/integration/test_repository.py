@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outrider import DomainEvent, Outbox
-from outrider.admin import OutboxRepository
+from outrider import DomainEvent, Outbox, SqlOutboxStore
+from outrider.admin import EventOutboxRepository, OutboxRepository
 
 
 async def test_each_sink_has_its_own_progress(engine: AsyncEngine) -> None:
@@ -39,3 +39,35 @@ async def test_repository_looks_after_the_default_sink_unless_told_otherwise(
 
     assert await repository.fetch_unpublished(9) == []
     assert not await repository.mark_published(event.event_id)
+
+
+async def test_event_that_was_marked_by_hand_is_cleaned_up_like_others(
+    database: AsyncEngine,
+) -> None:
+    outbox = Outbox(wake_up=False)
+    repository: EventOutboxRepository = OutboxRepository(database, outbox)
+    first, second, third = (
+        DomainEvent("seat.taken", "seat", n, {}).to_envelope() for n in (1, 2, 3)
+    )
+    await repository.store([first, second, third])
+    assert isinstance(repository, EventOutboxRepository)
+
+    for envelope in (second, first):
+        assert await repository.mark_published(envelope.event_id)
+        assert not await repository.mark_published(envelope.event_id)
+
+    c = outbox.tables.outbox.c
+    query = select(c.id, c.delivery_number, c.published_at).order_by(c.delivery_number)
+    async with database.connect() as connection:
+        marked = (await connection.execute(query.where(c.status == "published"))).all()
+    assert [(row.id, row.delivery_number) for row in marked] == [
+        (second.event_id, 1),
+        (first.event_id, 2),
+    ]
+    assert all(abs(row.published_at - datetime.now(UTC)) < timedelta(minutes=5) for row in marked)
+    store = SqlOutboxStore(database)
+    await store.open(lambda _: None)
+    assert await store.delete_published(timedelta(days=7), 100) == 0
+    assert await store.delete_published(timedelta(0), 100) == 2
+    await store.close()
+    assert await repository.fetch_unpublished(9) == [third]

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from outrider import DomainEvent, EventEnvelope, InMemoryEventBus, OutboxRelay, RelayConfig
+from outrider import (
+    DomainEvent,
+    EventEnvelope,
+    EventPublisher,
+    InMemoryEventBus,
+    OutboxRelay,
+    RelayConfig,
+)
 from outrider.errors import DatabaseUnavailable
 from outrider.signals import StoreAvailable, StoreUnavailable
 from outrider.testing.memory_store import MemoryOutboxStore
@@ -44,6 +51,30 @@ async def test_task_that_dies_takes_the_relay_along_with_its_error(duty: str) ->
     assert relay.problem == "OutboxRelay has ended"
     with pytest.raises(LookupError, match=duty):
         await relay.stop()
+
+
+class TwoMethods:
+    """A publisher with the two methods of the port, and nothing else."""
+
+    def __init__(self) -> None:
+        self.got: list[EventEnvelope] = []
+
+    async def publish(self, envelope: EventEnvelope, /) -> None:
+        await self.publish_all([envelope])
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+        self.got += envelopes
+
+
+async def test_publisher_with_the_two_methods_of_the_port_works_in_a_relay() -> None:
+    outbox, publisher = MemoryOutboxStore(), TwoMethods()
+    outbox.record(DomainEvent("order.placed", "order", 1, {}))
+    port: EventPublisher = publisher
+
+    async with OutboxRelay(outbox, port, CONFIG):
+        await until(lambda: len(publisher.got) == 1)
+
+    assert isinstance(publisher, EventPublisher)
 
 
 class Reluctant(InMemoryEventBus):

@@ -16,7 +16,7 @@ from outrider.admin.summaries import (
     SinkSummary,
 )
 from outrider.ports import CheckResult
-from outrider.recording.repository import OutboxRepository
+from outrider.recording.repository import EventOutboxRepository, OutboxRepository
 from outrider.recording.rows import row_of
 from outrider.store.schema import migrate as schema
 
@@ -24,6 +24,7 @@ __all__ = [
     "CheckResult",
     "CountChanged",
     "EventFilter",
+    "EventOutboxRepository",
     "EventSummary",
     "FailureGroup",
     "LaneSummary",

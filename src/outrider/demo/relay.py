@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from outrider.demo.broker import HttpPublisher
 from outrider.demo.messaging.models import OUTBOX_TABLES
-from outrider.lifecycle import Openable
+from outrider.lifecycle import Openable, close_publisher, open_publisher
 from outrider.relay.config import RelayConfig
 from outrider.relay.relay import OutboxRelay
 from outrider.relay.retry import ExponentialRetry
@@ -48,10 +48,10 @@ class CrashingPublisher(Openable):
         return str(self._publisher)
 
     async def open(self) -> None:
-        await self._publisher.open()
+        await open_publisher(self._publisher)
 
     async def close(self) -> None:
-        await self._publisher.close()
+        await close_publisher(self._publisher)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

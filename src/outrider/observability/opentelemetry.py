@@ -15,6 +15,7 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[opentelemetry]'") from None
 
 from outrider.events.context import current_metadata, trace_events_with
+from outrider.lifecycle import close_publisher, open_publisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -65,10 +66,10 @@ class TracedPublisher:
         return str(self._publisher)
 
     async def open(self) -> None:
-        await self._publisher.open()
+        await open_publisher(self._publisher)
 
     async def close(self) -> None:
-        await self._publisher.close()
+        await close_publisher(self._publisher)
 
     async def publish(self, envelope: EventEnvelope, /) -> None:
         await self.publish_all([envelope])

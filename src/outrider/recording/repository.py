@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
-from sqlalchemy import Text, cast, delete, func, select, update
+from sqlalchemy import Text, cast, delete, insert, select, update
 
 from outrider.events.envelope import EventEnvelope, EventMetadata
 from outrider.ports import DEFAULT_SINK
 from outrider.recording.outbox import Outbox
-from outrider.store.schema.tables import PENDING, PUBLISHED
+from outrider.store.schema.tables import PENDING, PUBLISHED, DatabaseNow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+
+@runtime_checkable
+class EventOutboxRepository(Protocol):
+    """The port of an outbox that is published by hand: a test may put its own in place.
+
+    `store` uses the transaction of the caller, or one of its own. What was marked as published is
+    never fetched again, and is deleted when its retention is over.
+    """
+
+    async def store(
+        self,
+        envelopes: Sequence[EventEnvelope],
+        transaction: AsyncSession | AsyncConnection | None = None,
+    ) -> None: ...
+    async def fetch_unpublished(self, limit: int) -> Sequence[EventEnvelope]: ...
+    async def mark_published(self, event_id: UUID) -> bool: ...
+    async def delete_published_before(self, moment: datetime) -> int: ...
 
 
 class OutboxRepository:
@@ -35,7 +53,7 @@ class OutboxRepository:
         self._engine = engine
         self._outbox = outbox or Outbox()
         self._table = self._outbox.tables.outbox
-        self._of_sink = self._table.c.sink == sink
+        self._sink, self._of_sink = sink, self._table.c.sink == sink
 
     async def store(
         self,
@@ -71,15 +89,37 @@ class OutboxRepository:
             return [_envelope(row) for row in (await connection.execute(query)).all()]
 
     async def mark_published(self, event_id: UUID) -> bool:
-        """Mark an event as published; returns whether it was pending."""
+        """Mark an event as published; returns whether it was pending.
+
+        Like a relay, it gives the event the next delivery number, by which cleanups and the live
+        stream find it.
+        """
         c = self._table.c
-        change = (
-            update(self._table)
-            .where(self._of_sink, c.id == event_id, c.status == PENDING)
-            .values(status=PUBLISHED, published_at=func.now(), next_retry_at=None)
-        )
-        async with self._engine.begin() as connection:
-            return (await connection.execute(change)).rowcount == 1
+        async with self._engine.connect() as connection:
+            change = (
+                update(self._table)
+                .where(self._of_sink, c.id == event_id, c.status == PENDING)
+                .values(
+                    status=PUBLISHED,
+                    published_at=DatabaseNow(),
+                    next_retry_at=None,
+                    delivery_number=await self._next_delivery_number(connection),
+                )
+            )
+            was_pending = (await connection.execute(change)).rowcount == 1
+            await (connection.commit() if was_pending else connection.rollback())
+        return was_pending
+
+    async def _next_delivery_number(self, connection: AsyncConnection) -> int:
+        sinks = self._outbox.tables.sinks
+        number = sinks.c.last_delivery_number + 1
+        count = update(sinks).where(sinks.c.sink == self._sink)
+        count = count.values(last_delivery_number=number)
+        if (await connection.execute(count)).rowcount == 0:  # no relay has served this sink yet
+            first = insert(sinks).values(sink=self._sink, last_delivery_number=1)
+            await connection.execute(first)
+        found = select(sinks.c.last_delivery_number).where(sinks.c.sink == self._sink)
+        return int((await connection.execute(found)).scalar_one())
 
     async def delete_published_before(self, moment: datetime) -> int:
         """Delete published events only; pending and failed events stay, whatever their age."""

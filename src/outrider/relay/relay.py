@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from outrider.errors import BrokerUnavailable, DatabaseUnavailable, OutriderError
 from outrider.lanes import LANES_FREE, decode_lanes
-from outrider.lifecycle import BackgroundService, call_apart, refuse_own_cancellation
+from outrider.lifecycle import (
+    BackgroundService,
+    call_apart,
+    close_publisher,
+    open_publisher,
+    refuse_own_cancellation,
+)
 from outrider.observability.logging import log_signals
 from outrider.relay.backoff import MAX_OUTAGE_DELAY
 from outrider.relay.cleanup import Cleanup
@@ -115,7 +121,7 @@ class OutboxRelay(BackgroundService):
         limit = self.config.publish_timeout.total_seconds()
         try:
             async with asyncio.timeout(limit):
-                opening = self._publisher.open()
+                opening = open_publisher(self._publisher)
                 await call_apart("the publisher", opening, self.config.patience_s)
         except BrokerUnavailable as error:
             return str(error)
@@ -190,7 +196,7 @@ class OutboxRelay(BackgroundService):
             await self._store.close()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    closing = self._publisher.close()
+                    closing = close_publisher(self._publisher)
                     await call_apart("the publisher", closing, self.config.patience_s)
         finally:
             self._report_stopped(pending)

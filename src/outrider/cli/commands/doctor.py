@@ -14,6 +14,7 @@ from outrider.cli.output import json_option, print_result, table
 from outrider.cli.publishers import make_publisher
 from outrider.cli.settings_options import settings_options, warn_of_unknown_variables
 from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.lifecycle import close_publisher, open_publisher
 from outrider.ports import CheckResult, DurabilityCheck
 from outrider.settings.settings import Settings, read_settings
 from outrider.store.engines import with_driver
@@ -83,7 +84,7 @@ async def _connect(publisher: EventPublisher) -> list[CheckResult]:
         if isinstance(publisher, DurabilityCheck):
             checks = await publisher.check_durability()
         else:
-            await publisher.open()
+            await open_publisher(publisher)
     except BrokerUnavailable as error:
         return [
             CheckResult("broker", "fault", str(error), "is it running, and is the address right?")
@@ -92,5 +93,5 @@ async def _connect(publisher: EventPublisher) -> list[CheckResult]:
         cure = "change what it says; waiting will not help"
         return [CheckResult("broker", "fault", str(error), cure)]
     finally:
-        await publisher.close()
+        await close_publisher(publisher)
     return [CheckResult("broker", "fine", f"{publisher} answers"), *checks]

@@ -63,19 +63,19 @@ MAX_ATTEMPT_CHARS: Final = 500
 SQLITE_NOW: Final = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
 
 
-class _Now(FunctionElement[datetime]):
+class DatabaseNow(FunctionElement[datetime]):
     """The present time of the database's clock, not the start of the transaction."""
 
     inherit_cache = True
 
 
-@compiles(_Now)
-def _postgresql_now(_element: _Now, _compiler: SQLCompiler, **_options: object) -> str:
+@compiles(DatabaseNow)
+def _postgresql_now(_element: DatabaseNow, _compiler: SQLCompiler, **_options: object) -> str:
     return "clock_timestamp()"
 
 
-@compiles(_Now, "sqlite")
-def _sqlite_now(_element: _Now, _compiler: SQLCompiler, **_options: object) -> str:
+@compiles(DatabaseNow, "sqlite")
+def _sqlite_now(_element: DatabaseNow, _compiler: SQLCompiler, **_options: object) -> str:
     return SQLITE_NOW
 
 
@@ -142,13 +142,13 @@ class OutboxTables:
             "processed",
             Column("event_id", Uuid, primary_key=True),
             Column("handler_name", Text, primary_key=True),
-            Column("processed_at", UtcDateTime, nullable=False, server_default=_Now()),
+            Column("processed_at", UtcDateTime, nullable=False, server_default=DatabaseNow()),
         )
         Index(self.names.all["processed_index"], self.processed.c.processed_at)
         self.actions = self._table(
             "actions",
             Column("id", _Position, Identity(always=True), primary_key=True),
-            Column("at", UtcDateTime, nullable=False, server_default=_Now()),
+            Column("at", UtcDateTime, nullable=False, server_default=DatabaseNow()),
             Column("who", Text, nullable=False),
             Column("action", Text, nullable=False),
             Column("filter", Text, nullable=False),
@@ -160,7 +160,7 @@ class OutboxTables:
         self.version = self._table(
             "version",
             Column("version", Integer, primary_key=True, autoincrement=False),
-            Column("applied_at", UtcDateTime, nullable=False, server_default=_Now()),
+            Column("applied_at", UtcDateTime, nullable=False, server_default=DatabaseNow()),
         )
 
     def _table(self, key: str, *parts: SchemaItem, sqlite_autoincrement: bool = False) -> Table:
@@ -187,7 +187,7 @@ class OutboxTables:
             Column("payload", _Json, nullable=False),
             Column("metadata", _Json, nullable=False, server_default=text("'{}'")),
             Column("occurred_at", UtcDateTime, nullable=False),
-            Column("created_at", UtcDateTime, nullable=False, server_default=_Now()),
+            Column("created_at", UtcDateTime, nullable=False, server_default=DatabaseNow()),
             Column("status", Text, nullable=False, server_default=text(f"'{PENDING}'")),
             Column("retry_count", Integer, nullable=False, server_default=text("0")),
             Column("crash_count", Integer, nullable=False, server_default=text("0")),

@@ -13,6 +13,7 @@ import pytest
 from outrider.errors import BrokerUnavailable, PublishFailed
 from outrider.events.cloudevents import from_attributes, to_attributes
 from outrider.events.envelope import EventMetadata
+from outrider.lifecycle import close_publisher, open_publisher
 from outrider.outcomes import Accepted, Refused, Unknown
 from outrider.testing.conformance.events import (
     CANARY,
@@ -110,11 +111,11 @@ class PublisherSuite:
 
         async with sink.unreachable(), deadline():
             with suppress(BrokerUnavailable):
-                await publisher.open()
+                await open_publisher(publisher)
         async with deadline():
-            await publisher.open()
+            await open_publisher(publisher)
         outcomes = await settle(publisher, batch)
-        await publisher.close()
+        await close_publisher(publisher)
 
         assert set(kinds(outcomes)) == {Accepted}
         assert stored_order(await sink.stored()) == order_of(batch)
@@ -243,12 +244,12 @@ class PublisherSuite:
         batch = events(2)
         publisher = sink.publisher()
 
-        await publisher.close()
+        await close_publisher(publisher)
         for each in batch:
-            await publisher.open()
+            await open_publisher(publisher)
             await publisher.publish(each)
-            await publisher.close()
-            await publisher.close()
+            await close_publisher(publisher)
+            await close_publisher(publisher)
 
         assert stored_order(await sink.stored()) == order_of(batch)
 

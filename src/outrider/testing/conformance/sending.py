@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from outrider.errors import BrokerUnavailable, PublishFailed
+from outrider.lifecycle import close_publisher, open_publisher
 from outrider.outcomes import ACCEPTED, Accepted, Outcome, Refused, Unknown
 from outrider.testing.conformance.timing import before_the_next_try, deadline
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 async def publishing(sink: SinkHarness) -> AsyncIterator[EventPublisher]:
     publisher = sink.publisher()
     try:
-        await publisher.open()
+        await open_publisher(publisher)
         yield publisher
     finally:
-        await publisher.close()
+        await close_publisher(publisher)
 
 
 async def outcomes_of(publisher: EventPublisher, batch: Sequence[EventEnvelope]) -> list[Outcome]:
