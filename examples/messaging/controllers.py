@@ -121,7 +121,7 @@ class ScheduledMessageController(MessageController[ScheduledMessage]):
     async def update(
         self, message_id: UUID, data: schemas.ScheduledMessageChanges
     ) -> ScheduledMessage:
-        """One request may change schedule and state, and so raise two events, in this order."""
+        """One event for each request: of the status, if that changed, or else of the schedule."""
         message = await self._find(message_id, lock=True)
         before, changes = message.status, dict(data)
         status = str(changes.pop("status", before))
@@ -131,15 +131,15 @@ class ScheduledMessageController(MessageController[ScheduledMessage]):
         moved = self._move(message, status)
         if changed or moved:
             message.next_trigger_at = _next_trigger(message) if status == "pending" else None
-        if changed:
-            facts = message.facts("id", "account_id", *self.schedule, changed_fields=changed)
-            self._emit("updated", message, facts)
         if moved:
             facts = message.facts("id", "account_id", "status", previous_status=before)
             if status == "pending":
                 self._emit("resumed", message, facts | message.facts("next_trigger_at"))
             else:
                 self._emit(status, message, facts)
+        elif changed:
+            facts = message.facts("id", "account_id", *self.schedule, changed_fields=changed)
+            self._emit("updated", message, facts)
         return message
 
 
