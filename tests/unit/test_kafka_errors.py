@@ -63,7 +63,7 @@ def test_value_quoted_by_an_error_is_repeated_nowhere(
     ("header", "value"),
     [
         ("ce_specversion", CANARY.encode()),
-        ("ce_id", CANARY.encode()),
+        ("ce_id", f"\n{CANARY}".encode()),
         ("ce_type", f"order placed {CANARY}".encode()),
         ("ce_time", CANARY.encode()),
         ("ce_time", b"2026-01-01T00:00:00"),

@@ -123,7 +123,7 @@ async def test_only_the_subject_of_a_permission_error_is_repeated() -> None:
     ("header", "value"),
     [
         ("ce-specversion", CANARY),
-        ("ce-id", CANARY),
+        ("ce-id", f"\n{CANARY}"),
         ("ce-type", f"order placed {CANARY}"),
         ("ce-time", CANARY),
         ("ce-time", "2026-01-01T00:00:00"),

@@ -152,7 +152,7 @@ def test_argument_that_amqp_cannot_express_is_not_quoted() -> None:
     ("header", "value"),
     [
         ("ce-specversion", CANARY),
-        ("ce-id", CANARY),
+        ("ce-id", f"\n{CANARY}"),
         ("ce-type", f"order placed {CANARY}"),
         ("ce-time", CANARY),
         ("ce-time", "2026-01-01T00:00:00"),
