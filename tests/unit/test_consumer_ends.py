@@ -11,7 +11,7 @@ import pytest
 
 from outrider import ConfigurationError, ConsumerConfig, DomainEvent, EventConsumer
 from outrider.consumer import consumer as consumer_module
-from outrider.signals import ConsumerStopped, ServiceFailed
+from outrider.signals import ConsumerStopped, ServiceFailed, SourceUnavailable
 from outrider.testing.memory_broker import MemoryBroker
 from tests.support.doubles import RecordingHandler, SignalRecorder
 from tests.support.until import until
@@ -43,6 +43,23 @@ async def test_source_that_raises_cancelled_error_ends_the_consumer_and_is_told(
     assert "CancelledError at tests/unit/test_consumer_ends.py" in failed.reason
     with pytest.raises(ConfigurationError, match="nobody cancelled it"):
         await consumer.stop()
+
+
+async def test_consumer_stops_while_its_broker_is_away() -> None:
+    # given
+    broker, signals = MemoryBroker(), SignalRecorder()
+    broker.stop()
+    handlers = [("order.placed", RecordingHandler())]
+    consumer = EventConsumer(broker.source(), handlers, CONFIG, on_signal=signals)
+    running = asyncio.create_task(consumer.run())
+    await signals.until(lambda: bool(signals.of(SourceUnavailable)))
+
+    # when
+    await consumer.stop()
+
+    # then
+    await running
+    assert signals.of(ConsumerStopped)
 
 
 async def test_stop_ends_although_the_source_ignores_its_cancellation(

@@ -12,7 +12,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from outrider import EventMetadata
+from outrider import (
+    DatabaseUnavailable,
+    EventConsumer,
+    EventMetadata,
+    InMemoryEventBus,
+    OutboxRelay,
+)
 from outrider.events.context import current_metadata
 from outrider.integrations.fastapi import (
     EventContextMiddleware,
@@ -22,7 +28,11 @@ from outrider.integrations.fastapi import (
     outrider_lifespan,
 )
 from outrider.lifecycle import BackgroundService
+from outrider.testing.memory_broker import MemoryBroker
+from outrider.testing.memory_store import MemoryOutboxStore
 from tests.support.canary import CANARY
+from tests.support.doubles import RecordingHandler
+from tests.support.until import until
 
 
 class Part(BackgroundService):
@@ -72,7 +82,7 @@ async def test_parts_stop_in_reverse_before_the_application_closes_what_they_nee
     ]
 
 
-async def test_readiness_names_a_part_that_does_not_run_and_liveness_does_not_care() -> None:
+async def test_readiness_names_a_part_that_does_not_run() -> None:
     part = Part("relay", [])
     app = FastAPI()
     app.include_router(health_router([part]))
@@ -84,12 +94,66 @@ async def test_readiness_names_a_part_that_does_not_run_and_liveness_does_not_ca
             part.fail.set()
             while not (ended := await http.get("/readyz")).is_error:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        alive = await http.get("/livez")
 
     assert (before.status_code, before.json()["problems"]) == (503, ["Part was not started"])
     assert (ready.status_code, ready.json()["problems"]) == (200, [])
     assert (ended.status_code, ended.json()["problems"]) == (503, ["Part has ended"])
-    assert alive.status_code == 200
+
+
+async def test_application_stays_ready_while_only_its_broker_is_away_and_says_so() -> None:
+    broker = MemoryBroker()
+    broker.stop()
+    relay = OutboxRelay(MemoryOutboxStore(), broker.publisher())
+    consumer = EventConsumer(broker.source(), [("order.placed", RecordingHandler())])
+    app = FastAPI()
+    app.include_router(health_router([relay, consumer]))
+
+    async with client(app) as http, relay:
+        consuming = asyncio.create_task(consumer.run())
+        await until(lambda: relay.problem and consumer.problem == "the broker is unavailable")
+        ready = await http.get("/readyz")
+        await consumer.stop()
+        await consuming
+
+    assert ready.status_code == 200
+    problems = ["sink default is unavailable", "the broker is unavailable"]
+    assert ready.json() == {"status": "ready", "problems": problems}
+
+
+async def test_application_is_not_ready_while_the_database_is_away() -> None:
+    store: Any = MemoryOutboxStore()
+    relay = OutboxRelay(store, InMemoryEventBus())
+    app = FastAPI()
+    app.include_router(health_router([relay]))
+
+    async def away(*_: object) -> None:
+        raise DatabaseUnavailable("away")
+
+    store.claim = away
+    async with client(app) as http, relay:
+        await until(lambda: relay.problem)
+        answer = await http.get("/readyz")
+
+    assert (answer.status_code, answer.json()["problems"]) == (503, ["the database is unavailable"])
+
+
+async def test_liveness_fails_when_a_part_has_ended_by_itself_and_not_when_it_was_stopped() -> None:
+    failing, stopped = Part("relay", []), Part("consumer", [])
+    await failing.start()
+    await stopped.start()
+    apps = {part: FastAPI() for part in (failing, stopped)}
+    for part, app in apps.items():
+        app.include_router(health_router([part]))
+
+    failing.fail.set()
+    await until(lambda: failing.has_failed)
+    await stopped.stop()
+    answers = []
+    for app in apps.values():
+        async with client(app) as http:
+            answers.append(await http.get("/livez"))
+
+    assert [answer.status_code for answer in answers] == [503, 200]
 
 
 @pytest.fixture

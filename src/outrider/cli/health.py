@@ -64,7 +64,9 @@ class HealthServer:
         if method not in ("GET", "HEAD"):
             return 405, "text/plain", b""
         if path == "/livez":
-            return 200, "application/json", b'{"status": "alive"}'
+            has_failed = any(each.has_failed for each in self._services)
+            alive = {"status": "failed" if has_failed else "alive"}
+            return 503 if has_failed else 200, "application/json", json.dumps(alive).encode()
         if path == "/readyz":
             problems = [problem for each in self._services if (problem := each.problem)]
             facts = {"status": "not ready" if problems else "ready", "problems": problems}
@@ -86,7 +88,7 @@ def _head(code: int, kind: str, length: int) -> bytes:
 
 
 def notify_systemd(state: str) -> None:
-    """Sends READY=1 or STOPPING=1 for units of Type=notify; does nothing without systemd."""
+    """Sends READY=1 and the like for units of Type=notify; does nothing without systemd."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -100,18 +100,25 @@ async def validation_error_handler(_: Request, error: Exception) -> Response:
 
 
 def health_router(parts: Sequence[BackgroundService]) -> APIRouter:
-    """GET /livez, which checks nothing, and GET /readyz, which lists the problems of all parts."""
+    """GET /livez, for restarts, and GET /readyz, for traffic.
+
+    /livez is 503 when a part has ended by itself. /readyz lists the problems of all parts; it
+    stays 200 while only a broker is away, since the application records events meanwhile.
+    """
     router = APIRouter(tags=["health"])
 
-    @router.get("/livez")
-    async def livez() -> dict[str, str]:
-        return {"status": "alive"}
+    @router.get("/livez", responses={503: {"description": "To be restarted"}})
+    async def livez(response: Response) -> dict[str, str]:
+        has_failed = any(part.has_failed for part in parts)
+        response.status_code = 503 if has_failed else 200
+        return {"status": "failed" if has_failed else "alive"}
 
     @router.get("/readyz", responses={503: {"description": "Not ready"}})
     async def readyz(response: Response) -> dict[str, str | list[str]]:
         problems = [problem for part in parts if (problem := part.problem)]
-        response.status_code = 503 if problems else 200
-        return {"status": "not ready" if problems else "ready", "problems": problems}
+        is_ready = not any(part.problem_besides_broker for part in parts)
+        response.status_code = 200 if is_ready else 503
+        return {"status": "ready" if is_ready else "not ready", "problems": problems}
 
     return router
 

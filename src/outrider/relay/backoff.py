@@ -12,10 +12,18 @@ from typing import Final
 
 MAX_OUTAGE_DELAY: Final = timedelta(seconds=5)
 _MAX_TIMES: Final = 10_000
+_STOPPING_DELAY: Final = timedelta(milliseconds=50)
 
 
 async def sleep_unless(stopping: asyncio.Event, wait: timedelta) -> None:
-    """Sleep, but wake up at once when `stopping` is set."""
+    """Sleep, but wake up at once when `stopping` is set.
+
+    If it is set already, the sleep is short: a caller that repeats until it is cancelled would
+    keep the event loop to itself without any.
+    """
+    if stopping.is_set():
+        await asyncio.sleep(min(wait, _STOPPING_DELAY).total_seconds())
+        return
     with suppress(TimeoutError):
         async with asyncio.timeout(wait.total_seconds()):
             await stopping.wait()
