@@ -167,7 +167,9 @@ async def test_out_of_attempts_it_is_set_aside_and_the_rest_goes_on(broker: Memo
     async with consuming(broker, handler) as told:
         await until(lambda: len(handler.handled) == 1 and bool(broker.dead_letters))
 
-    assert [letter.reason for letter in broker.dead_letters] == ["handler: ValueError"]
+    (letter,) = broker.dead_letters
+    assert letter.reason.startswith("handler: ValueError at ")
+    assert "canary-7b1" not in letter.reason
     [aside] = [signal for signal in told if isinstance(signal, EventDeadLettered)]
     assert aside.event_id == sent[0].event_id
     assert await unacknowledged(broker) == []

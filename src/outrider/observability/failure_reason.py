@@ -31,6 +31,7 @@ _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _SQLITE_ERROR: Final = re.compile(r"SQLITE_[A-Z_]+")
 _THIS_LIBRARY: Final = Path(__file__).parents[1]
 _STANDARD: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_TYPED_IN: Final = ("<string>", "<stdin>")
 _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 
@@ -142,8 +143,10 @@ def _place(code: CodeType, line: int) -> str:
 
 @lru_cache(maxsize=1_000)
 def _is_internal(file: str) -> bool:
-    """Whether it belongs to this library or to the standard library."""
-    if file.startswith("<frozen") or Path(file).is_relative_to(_THIS_LIBRARY):
+    """Whether it belongs to this library or to the standard library, or was generated."""
+    if file.startswith("<"):
+        return file not in _TYPED_IN
+    if Path(file).is_relative_to(_THIS_LIBRARY):
         return True
     return _package(file) is None and any(Path(file).is_relative_to(each) for each in _STANDARD)
 
