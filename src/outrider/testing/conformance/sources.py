@@ -112,8 +112,9 @@ class SourceSuite:
         self, source: SourceHarness
     ) -> None:
         batch, again = events(5), list[Delivery]()
-        async with receiving(source):
+        async with receiving(source) as consumer:
             await source.send(batch)
+            await receive_some(consumer, 1)  # closing it tells that nobody died, until the crash
 
         await source.crash(5, 0)
         await source.crash(1, 0, [1])
