@@ -251,6 +251,16 @@ class MessagesLost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventLoopBlocked:
+    """Nothing else could run meanwhile, not even the renewal of the lease; or the process was
+    paused."""
+
+    relay: str
+    sink: str
+    blocked: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServiceFailed:
     """A relay, consumer or stream has ended although nobody stopped it; only a restart helps."""
 
@@ -283,6 +293,7 @@ Signal = (
     | SourceUnavailable
     | SourceAvailable
     | MessagesLost
+    | EventLoopBlocked
     | ServiceFailed
 )
 """Everything that relays and consumers report."""

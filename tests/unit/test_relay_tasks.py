@@ -19,8 +19,9 @@ from outrider import (
     RelayConfig,
 )
 from outrider.errors import DatabaseUnavailable
-from outrider.signals import StoreAvailable, StoreUnavailable
+from outrider.signals import EventLoopBlocked, StoreAvailable, StoreUnavailable
 from outrider.testing.memory_store import MemoryOutboxStore
+from tests.support.doubles import SignalRecorder
 from tests.support.until import until
 
 CONFIG = RelayConfig(lease=timedelta(seconds=1), poll_interval=timedelta(milliseconds=10))
@@ -123,12 +124,15 @@ async def test_renewal_that_comes_while_a_late_batch_is_given_up_does_no_harm() 
 
 
 @pytest.mark.fault("R8")
-async def test_relay_whose_loop_was_blocked_publishes_nothing_before_it_has_renewed() -> None:
+async def test_relay_whose_loop_was_blocked_says_so_and_publishes_nothing_before_it_has_renewed() -> (
+    None
+):
     # given
     outbox, bus, order = MemoryOutboxStore(), InMemoryEventBus(), list[str]()
+    signals = SignalRecorder()
     noting(outbox, "lease", order)
     noting(bus, "publish_all", order)
-    async with OutboxRelay(outbox, bus, CONFIG):
+    async with OutboxRelay(outbox, bus, CONFIG, on_signal=signals):
         outbox.record(DomainEvent("order.placed", "order", 1, {}))
         await until(lambda: bus.event_count == 1)
 
@@ -140,6 +144,7 @@ async def test_relay_whose_loop_was_blocked_publishes_nothing_before_it_has_rene
 
     # then
     assert order.index("lease") < order.index("publish_all")
+    assert len(signals.of(EventLoopBlocked)) == 1
 
 
 def noting(part: Any, name: str, order: list[str]) -> None:

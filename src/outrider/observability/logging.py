@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         | s.RelayStopped
         | s.LanesChanged
         | s.LeaseWasLost
+        | s.EventLoopBlocked
         | s.SinkUnavailable
         | s.StoreUnavailable
         | s.SinkAvailable
@@ -133,6 +134,12 @@ def _log_relay(signal: _RelaySignal) -> None:
             _relay.info("relay %s has %d lanes", signal.relay, signal.lanes)
         case s.LeaseWasLost():
             _relay.warning("lease lost: %d lanes, %d events", signal.lanes, signal.events)
+        case s.EventLoopBlocked():
+            _relay.warning(
+                "the event loop was blocked for %.1f s, or the process was paused; code that "
+                "blocks belongs into a thread: await asyncio.to_thread(…)",
+                signal.blocked.total_seconds(),
+            )
         case s.SinkUnavailable():
             _log_facts(_relay.warning, "sink unavailable, waiting %s", signal)
         case s.StoreUnavailable():

@@ -141,6 +141,7 @@ class PrometheusMetrics:
                 | s.EventDeadLettered()
                 | s.SourceUnavailable()
                 | s.SourceAvailable()
+                | s.EventLoopBlocked()
                 | s.ServiceFailed()
             ):
                 pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from outrider.errors import BrokerUnavailable, DatabaseUnavailable, OutriderError
@@ -22,7 +23,7 @@ from outrider.relay.config import RelayConfig
 from outrider.relay.leases import HeldLanes
 from outrider.relay.loop import RelayLoop
 from outrider.relay.outages import Outages
-from outrider.signals import OnSignal, RelayStarted, RelayStopped, WokenUp
+from outrider.signals import EventLoopBlocked, OnSignal, RelayStarted, RelayStopped, WokenUp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -170,12 +171,15 @@ class OutboxRelay(BackgroundService):
 
     async def _keep_lease(self) -> None:
         """Renew in a task of its own, which long batches cannot delay."""
-        period = self.config.lease.total_seconds() / 4
+        clock, period = asyncio.get_running_loop().time, self.config.lease.total_seconds() / 4
         while True:
+            due = clock() + period
             with suppress(TimeoutError):
                 async with asyncio.timeout(period):
                     await self._renew_now.wait()
             self._renew_now.clear()
+            if (late := clock() - due) > period:
+                self._report_blocked(late)
             try:
                 if await self._lanes.renew():
                     self._wake_loops()
@@ -200,6 +204,11 @@ class OutboxRelay(BackgroundService):
                     await call_apart("the publisher", closing, self.config.patience_s)
         finally:
             self._report_stopped(pending)
+
+    def _report_blocked(self, seconds: float) -> None:
+        name, sink = self.config.name, self._store.sink
+        blocked = timedelta(seconds=seconds)
+        self._signal(EventLoopBlocked(relay=name, sink=sink, blocked=blocked))
 
     def _report_stopped(self, pending: int | None) -> None:
         published = sum(loop.published for loop in self._loops)
