@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from outrider.cli.app import app
 from outrider.observability.prometheus import PrometheusMetrics
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def known_metrics() -> set[str]:
@@ -60,9 +63,30 @@ def test_manifests_parse_and_their_commands_exist(file: str) -> None:
     documents = [document for document in yaml.safe_load_all(text) if document]
 
     assert documents
-    for words in re.findall(r'outrider"?,? "?(relay|schema)', text):
+    for words in re.findall(r'(?:outrider"?,? "?|command: )(relay|schema)', text):
         assert CliRunner().invoke(app, [words, "--help"]).exit_code == 0
     assert "--health" in text
+
+
+def test_compose_builds_its_image_from_the_clone() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    built = {name: each["build"] for name, each in services.items() if "build" in each}
+    steps = (DEPLOY / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (.+) \S+$", steps, re.MULTILINE)
+    (extras,) = re.findall(r"pip install .*'\.\[(.+)\]'", steps)
+    sent = set((ROOT / ".dockerignore").read_text().splitlines())
+
+    assert built.keys() == {"migrate", "relay"}
+    for build in built.values():
+        assert (DEPLOY / build["context"]).resolve() == ROOT
+        assert (ROOT / build["dockerfile"]) == DEPLOY / "Dockerfile"
+    for path in " ".join(copied).split():
+        assert (ROOT / path).exists()
+        assert f"!{path}" in sent, "of what .dockerignore leaves out nothing can be copied"
+    assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    assert {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} <= set(
+        " ".join(copied).split()
+    )
 
 
 def test_unit_asks_for_what_the_relay_offers() -> None:
