@@ -122,7 +122,9 @@ async def committed_position(url: str, group: str, topic: str) -> tuple[int, str
 
 async def commit_position(url: str, group: str, topic: str, position: tuple[int, str]) -> None:
     place = TopicPartition(topic, 0)
-    async with AIOKafkaConsumer(bootstrap_servers=servers(url), group_id=group) as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=servers(url), group_id=group, enable_auto_commit=False
+    ) as consumer:
         consumer.assign([place])
         await consumer.commit({place: position})
 

@@ -234,7 +234,7 @@ class KafkaSource(Openable):
                 ids = await topic_ids(consumer._client, self._topics)
         self._next_topic_check = time.monotonic() + _TOPIC_CHECK_INTERVAL_S
         for place, partition in list(self._partitions.items()):
-            if ids.get(place.topic, partition.topic_id) != partition.topic_id:
+            if partition.topic_id not in ("", ids.get(place.topic, partition.topic_id)):
                 self._drop_partition(place)
 
     async def _resume(self, consumer: AIOKafkaConsumer, limit: int) -> None:

@@ -107,9 +107,12 @@ class _MetadataRequest(Request[_MetadataStruct]):  # type: ignore[misc]
 
 
 async def topic_ids(client: AIOKafkaClient, topics: Iterable[str]) -> dict[str, str]:
-    """The id of each topic that exists; none if the broker is too old to have ids."""
+    """The id of each topic that exists; none if the broker is too old to have ids.
+
+    A topic that was just created has an id, though also the error that it has no leader yet.
+    """
     try:
         answer = await client.send(client.get_random_node(), _MetadataRequest(topics))
     except NotImplementedError:
         return {}
-    return {topic: id_.hex() for error, topic, id_, *_ in answer.topics if not error and any(id_)}
+    return {topic: id_.hex() for _, topic, id_, *_ in answer.topics if any(id_)}
