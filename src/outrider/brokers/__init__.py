@@ -1,5 +1,6 @@
 """Sinks and sources, one package for each broker; and what an adapter of your own needs."""
 
+from outrider.consumer.losses import Loss, LossReport
 from outrider.errors import PublishFailed, PublishRefused
 from outrider.events.cloudevents import (
     STRUCTURED_CONTENT_TYPE,
@@ -30,6 +31,8 @@ __all__ = [
     "Delivery",
     "DurabilityCheck",
     "EventSource",
+    "Loss",
+    "LossReport",
     "Outcome",
     "PublishFailed",
     "PublishRefused",
