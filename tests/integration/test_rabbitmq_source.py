@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +26,9 @@ from outrider.brokers.rabbitmq import (
     RabbitMQConfig,
     RabbitMQSource,
     Topology,
+    crash_counts,
 )
+from outrider.brokers.rabbitmq.connection import publish_one
 from outrider.consumer.consumer import ConsumerConfig, EventConsumer
 from outrider.events.cloudevents import to_structured
 from outrider.ports import Delivery
@@ -341,6 +344,54 @@ async def test_message_that_kills_consumers_which_share_a_queue_is_the_only_dead
     assert {each.event_id for each in handled} == {
         each.event_id for each in batch if each != batch[7]
     }
+
+
+@asynccontextmanager
+async def suspects(url: str, name: str, count: int) -> AsyncIterator[list[Any]]:
+    """A source, and messages that another one of its group held."""
+    topology = one_queue(name)
+    await sent(url, name, events(count), topology)
+    async with receiving(url, name, topology, ordered=False) as source:
+        await some(source, count)
+    async with receiving(url, name, topology, ordered=False) as source:
+        yield [source, *await some(source, count)]
+
+
+async def counted(url: str, name: str) -> list[int]:
+    [record] = await messages_in(url, f"{name}.crashes")
+    return list(json.loads(record.body)["crashes"].values())
+
+
+async def test_count_of_a_settled_message_is_not_kept(url: str) -> None:
+    name = unique()
+
+    async with suspects(url, name, 2) as (source, first, second):
+        await source.adjust_crash_count(first)
+        await source.acknowledge(first)
+        await source.adjust_crash_count(second)
+        await source.adjust_crash_count(second)
+
+    assert await counted(url, name) == [2]
+
+
+async def test_count_that_was_stored_without_an_answer_is_not_stored_twice(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = unique()
+
+    async def no_answer(*arguments: Any) -> None:
+        await publish_one(*arguments)
+        monkeypatch.undo()
+        raise BrokerUnavailable("the answer was lost")
+
+    async with suspects(url, name, 1) as (source, delivery):
+        monkeypatch.setattr(crash_counts, "publish_one", no_answer)
+        with pytest.raises(BrokerUnavailable, match="the answer was lost"):
+            await source.adjust_crash_count(delivery)
+        await source.adjust_crash_count(delivery)
+
+    assert delivery.crash_count == 1
+    assert await counted(url, name) == [1]
 
 
 async def test_messages_of_a_source_that_was_closed_are_no_suspects(

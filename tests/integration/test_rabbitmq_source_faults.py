@@ -130,3 +130,19 @@ async def test_memory_alarm_holds_up_dead_letters_but_no_acknowledgements(broker
     # The one that was on its way when the alarm came, and the one that followed it.
     assert [letter.body for letter in letters].count(b"{}") in (2, 3)
     assert await messages_in(broker.url, source._queue) == []
+
+
+async def test_source_that_opens_in_a_memory_alarm_receives(broker: RabbitMQ) -> None:
+    source, held = await filled(broker)
+    await source.close()
+
+    await asyncio.to_thread(set_memory_limit, broker, 0.00001)
+    try:
+        await source.open()
+        again = await received(source)
+        await source.close()
+    finally:
+        await asyncio.to_thread(set_memory_limit, broker, 0.4)
+
+    assert [each.envelope for each in again] == [each.envelope for each in held]
+    assert not any(each.suspect for each in again)
