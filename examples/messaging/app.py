@@ -14,7 +14,6 @@ from outrider.integrations.fastapi import (
     outrider_lifespan,
     validation_error_handler,
 )
-from outrider.observability import log_signals
 
 from .models import OUTBOX_TABLES
 from .processing import MessageProcessor
@@ -26,9 +25,9 @@ def create_app(settings: Settings) -> FastAPI:
     engine = open_engine(settings.database_url, pool_pre_ping=True)
     processor = MessageProcessor()
     relays = []
-    if settings.rabbitmq_url is None:  # otherwise `outrider relay` does it, in its own process
+    if settings.rabbitmq_url is None:  # otherwise a relay process does it, see relay.py
         store = SqlOutboxStore(engine, OUTBOX_TABLES)
-        relays = [OutboxRelay(store, processor.publisher(), on_signal=log_signals)]
+        relays = [OutboxRelay(store, processor.publisher(), settings.relay)]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

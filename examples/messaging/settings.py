@@ -3,20 +3,35 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from outrider import RelayConfig, read_settings
+
+DEFAULTS = {"DATABASE_URL": "sqlite:///messaging.db"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """With the defaults everything runs in one process, without any service."""
 
-    database_url: str = field(default="sqlite:///messaging.db", repr=False)
+    database_url: str = field(repr=False)
     """SQLite for trying things, postgresql:// for a service."""
     rabbitmq_url: str | None = field(default=None, repr=False)
-    """If given, a relay process (`outrider relay`) delivers; if not, this process does."""
+    """If given, a relay process publishes (see `relay.py`); if not, this process does."""
+    exchange: str = "messaging"
+    """RABBITMQ_EXCHANGE: where events are published."""
+    audit: bool = False
+    """MESSAGING_AUDIT=1: a further queue gets every event."""
+    relay: RelayConfig = field(default_factory=RelayConfig)
+    """OUTBOX_POLL_INTERVAL, OUTBOX_BATCH_SIZE, OUTBOX_MAX_RETRIES, OUTBOX_CLEANUP_DAYS and the
+    rest, for the relay of this process and for that of its own."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
-        default = Settings()
+        given = {name: text for name, text in environment.items() if text}
+        found = read_settings({}, DEFAULTS | given)
         return Settings(
-            database_url=environment.get("DATABASE_URL") or default.database_url,
-            rabbitmq_url=environment.get("RABBITMQ_URL") or None,
+            database_url=found.process.database,
+            rabbitmq_url=given.get("RABBITMQ_URL"),
+            exchange=found.process.destination,
+            audit=given.get("MESSAGING_AUDIT") == "1",
+            relay=found.relay,
         )

@@ -1,7 +1,4 @@
-"""Exchanges, queues and dead letters of this application, for RABBITMQ_TOPOLOGY.
-
-`examples.messaging.topology:TOPOLOGY` is what it needs; `:AUDITED` adds a queue for all events.
-"""
+"""Exchanges, queues and dead letters of this application, which its relay declares at its start."""
 
 from outrider.brokers.rabbitmq import Binding, Exchange, Queue, Topology
 
@@ -25,4 +22,4 @@ def messaging_topology(exchange: str = "messaging", *, audit: bool = False) -> T
 
 
 TOPOLOGY = messaging_topology()
-AUDITED = messaging_topology(audit=True)
+"""For relays of another program: `outrider relay --rabbitmq-topology`."""

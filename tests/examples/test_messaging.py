@@ -37,7 +37,7 @@ def running(
     folder = tmp_path_factory.mktemp("messaging")
     with ExitStack() as stack:
         database = stack.enter_context(fresh(request.param, request, folder))
-        environment = {"DATABASE_URL": database.url}
+        environment = {"DATABASE_URL": database.url, "OUTBOX_NAME": "hermes"}
         application = stack.enter_context(serving("messaging", folder, environment))
         yield application, stack.enter_context(Messaging(application.url, database))
 
@@ -533,6 +533,14 @@ def test_without_a_broker_events_reach_the_handler_of_the_process_in_order(
     )
     assert USER not in application.log
     assert message["account_id"] not in application.log
+
+
+def test_settings_of_a_relay_count_in_one_process_too(
+    running: tuple[Application, Messaging],
+) -> None:
+    application, _ = running
+
+    assert "relay hermes started: " in application.log
 
 
 def test_first_lines_say_where_it_is_and_what_to_try(

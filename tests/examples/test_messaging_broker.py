@@ -28,6 +28,7 @@ from tests.support.examples.serving import MAX_WAIT_S, serving
 from tests.support.processes.relay_process import RelayProcess
 from tests.support.until import wait_until
 
+RELAY = ("relay", "examples.messaging.relay:relay")
 GROUPS, SCHEDULED = "group_message_processing", "scheduled_message_processing"
 
 
@@ -52,11 +53,9 @@ class Stage:
         given = {
             "DATABASE_URL": self.messaging.database.url,
             "RABBITMQ_URL": self.broker.url,
-            "RABBITMQ_TOPOLOGY": "examples.messaging.topology:TOPOLOGY",
-            "OUTBOX_TABLE": "outbox_events",
             **settings,
         }
-        relay = RelayProcess(given, self.folder / f"relay-{uuid4().hex[:6]}.log")
+        relay = RelayProcess(given, self.folder / f"relay-{uuid4().hex[:6]}.log", RELAY)
         try:
             assert wait_until(lambda: relay.is_ready, MAX_WAIT_S), relay.text
             yield relay
@@ -117,7 +116,7 @@ async def test_events_reach_the_queues_that_they_are_meant_for(stage: Stage) -> 
     scheduled = messaging.create("scheduled", daily())
 
     # when
-    with stage.relay(RABBITMQ_TOPOLOGY="examples.messaging.topology:AUDITED"):
+    with stage.relay(MESSAGING_AUDIT="1"):
         messaging.change("group", group, status="queued")
         messaging.change("scheduled", scheduled, status="cancelled")
         stage.until_published()
@@ -159,10 +158,10 @@ async def test_messages_are_persistent_json_with_the_id_and_the_headers_of_their
     assert len({datetime.fromisoformat(str(text)) for text in happened}) == 1
 
 
-async def test_relay_declares_exchanges_queues_and_dead_letters_at_its_start(
+async def test_relay_declares_exchanges_queues_and_dead_letters_without_a_further_setting(
     stage: Stage,
 ) -> None:
-    # when: there is no event yet
+    # when: it knows database and broker, and there is no event yet
     with stage.relay():
         exchanges = stage.listed("exchanges", "name", "type", "durable")
         queues = stage.listed("queues", "name", "durable", "arguments")
@@ -347,14 +346,9 @@ def test_signal_ends_the_relay_in_good_order_with_nothing_in_hand(
 async def test_settings_of_the_environment_reach_the_broker(stage: Stage) -> None:
     # given
     stage.messaging.create("group", group_message())
-    (stage.folder / "chatter.py").write_text(
-        "from examples.messaging.topology import messaging_topology\n"
-        "TOPOLOGY = messaging_topology('chatter')\n"
-    )
 
     # when
-    own = {"RABBITMQ_TOPOLOGY": "chatter:TOPOLOGY", "PYTHONPATH": str(stage.folder)}
-    with stage.relay(RABBITMQ_EXCHANGE="chatter", **own):
+    with stage.relay(RABBITMQ_EXCHANGE="chatter"):
         stage.until_published()
 
     # then
