@@ -10,7 +10,7 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/.demo: pyproject.toml scripts/install
-	@scripts/install demo && touch $@
+	@scripts/install demo,examples && touch $@
 
 .venv/.dev: pyproject.toml scripts/install
 	@scripts/install dev && touch $@ .venv/.demo

@@ -62,6 +62,7 @@ def test_excerpt_repeats_lines_of_the_program_below_it(tmp_path: Path) -> None:
         ("```\n???\n```\n", "nobody knows the language"),
         ("``` {.python}\n```\n", "write ```language"),
         ("```sh\npip install 'outrider[telepathy]'\n```\n", "no extra telepathy"),
+        ("```sh\npip install '.[telepathy]'\n```\n", "no extra telepathy"),
         (
             f"{blocks.EXCERPT}\n```python\ny = 1\n```\n\n```python\nx = 1\n```\n",
             "'y = 1' is not in",

@@ -60,7 +60,7 @@ def _make(words: list[str]) -> None:
 
 
 def _pip(line: str) -> None:
-    extras = re.findall(r"outrider\[([\w,]+)\]", line)
+    extras = re.findall(r"(?:outrider|\.)\[([\w,]+)\]", line)
     for extra in (name for names in extras for name in names.split(",")):
         if extra not in _PROJECT["optional-dependencies"]:
             raise ValueError(f"there is no extra {extra}")
