@@ -1,5 +1,6 @@
 """The transactional outbox: events recorded with your data, delivered in order, effective once."""
 
+from outrider.brokers.event_bus import PublishSubscribeBus
 from outrider.brokers.in_process import InProcessPublisher
 from outrider.brokers.memory import InMemoryEventBus
 from outrider.consumer.consumer import ConsumerConfig, EventConsumer
@@ -67,6 +68,7 @@ __all__ = [
     "OutboxTables",
     "OutriderError",
     "ProcessedEventStore",
+    "PublishSubscribeBus",
     "RaisesEvents",
     "RelayConfig",
     "SqlInbox",

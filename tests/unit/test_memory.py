@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +21,6 @@ from outrider import (
 from outrider.brokers import PublishFailed
 from outrider.outcomes import Accepted, Refused, Unknown
 from tests.support.doubles import RecordingHandler
-
-if TYPE_CHECKING:
-    pass
 
 
 def envelope(event_type: str = "a.happened", aggregate_id: int = 1) -> EventEnvelope:
@@ -195,3 +194,38 @@ async def test_fifty_tasks_publishing_and_subscribing_lose_nothing() -> None:
     assert bus.event_count == len(everything.handled) == 1_000
     assert {e.event_id for e in everything.handled} == {e.event_id for e in bus.published_events}
     assert all(len(extra.handled) >= 10 for extra in extras)
+
+
+def test_threads_that_publish_and_subscribe_lose_nothing() -> None:
+    bus, early, before = InMemoryEventBus(), envelope("a.early"), sys.getswitchinterval()
+    handlers = [RecordingHandler(name=str(number)) for number in range(3_200)]
+
+    async def work(mine: list[RecordingHandler]) -> None:
+        for handler in mine:
+            bus.subscribe("a.late", handler)
+            await bus.publish(early)
+
+    sys.setswitchinterval(1e-6)  # threads interrupt each other at almost every step
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            parts = [handlers[n::8] for n in range(8)]
+            list(threads.map(lambda mine: asyncio.run(work(mine)), parts))
+    finally:
+        sys.setswitchinterval(before)
+    asyncio.run(bus.publish(envelope("a.late")))
+
+    assert bus.event_count == len(handlers) + 1
+    assert sum(len(handler.handled) for handler in handlers) == len(handlers)
+
+
+async def test_hundred_events_take_less_than_a_millisecond() -> None:
+    """The best of many runs, so that a busy machine does not count."""
+    batch, best = [envelope(aggregate_id=n) for n in range(100)], 1.0
+
+    for _ in range(300):
+        bus = InMemoryEventBus([("a.*", RecordingHandler())])
+        begin = time.perf_counter()
+        await bus.publish_all(batch)
+        best = min(best, time.perf_counter() - begin)
+
+    assert best < 0.001

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Lock
 from typing import TYPE_CHECKING
 
+from outrider.events.patterns import check_pattern, matches
+from outrider.lifecycle import Openable
 from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
 
 if TYPE_CHECKING:
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
     from outrider.ports import EventHandler
 
 
-class InMemoryEventBus:
+class InMemoryEventBus(Openable):
     """Publisher and subscriber in one. Handlers run in their order before `publish` returns.
 
+    A type may be a pattern: `order.*` stands for all that begin so, `*` for every type.
     Every handler runs even if another one fails; the failures are raised together. Without
     `handler_timeout`, a handler that hangs blocks its own publish call, but no other call.
     """
@@ -30,17 +34,30 @@ class InMemoryEventBus:
     ) -> None:
         self._timeout = handler_timeout.total_seconds() if handler_timeout else None
         self._published: list[EventEnvelope] = []
-        self._handlers: dict[str, tuple[EventHandler, ...]] = {}
+        self._lock = Lock()
+        self._subscriptions: tuple[tuple[str, EventHandler], ...] = ()
+        self._cache: dict[str, tuple[EventHandler, ...]] = {}
         for event_type, handler in handlers:
             self.subscribe(event_type, handler)
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
-        # A new tuple each time: a delivery that is running goes on with the tuple that it has.
-        self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
+        # New objects each time: a delivery that is running, also in another thread, goes on with
+        # those that it has.
+        with self._lock:
+            self._subscriptions = (*self._subscriptions, (check_pattern(event_type), handler))
+            self._cache = {}
 
     def subscribe_all(self, event_types: Sequence[str], handler: EventHandler, /) -> None:
         for event_type in event_types:
             self.subscribe(event_type, handler)
+
+    def _handlers_of(self, event_type: str) -> tuple[EventHandler, ...]:
+        """Each handler once, also if several of its patterns match."""
+        cache = self._cache
+        if event_type not in cache:
+            handlers = (h for pattern, h in self._subscriptions if matches(pattern, event_type))
+            cache[event_type] = tuple({id(handler): handler for handler in handlers}.values())
+        return cache[event_type]
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -72,7 +89,7 @@ class InMemoryEventBus:
         self._published.append(envelope)
         errors = [
             error
-            for handler in self._handlers.get(envelope.event_type, ())
+            for handler in self._handlers_of(envelope.event_type)
             if (error := await self._run(handler, envelope))
         ]
         if not errors:

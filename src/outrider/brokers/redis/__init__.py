@@ -8,6 +8,8 @@ arrive twice.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from outrider.errors import ConfigurationError
 
 try:
@@ -18,8 +20,49 @@ except ImportError as missing:
         f"{missing.name} is missing: pip install 'outrider[redis]'"
     ) from missing
 
+from outrider.brokers.event_bus import BrokerEventBus
 from outrider.brokers.redis.config import RedisConfig
 from outrider.brokers.redis.publisher import RedisPublisher
 from outrider.brokers.redis.source import RedisSource
+from outrider.observability.logging import log_signals
 
-__all__ = ["RedisConfig", "RedisPublisher", "RedisSource"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from outrider.consumer.consumer import ConsumerConfig
+    from outrider.consumer.scopes import ScopeFactory
+    from outrider.ports import EventHandler, Inbox
+    from outrider.signals import OnSignal
+
+
+class RedisEventBus(BrokerEventBus):
+    """An event bus over one Redis stream, for all processes that know it.
+
+    `group` is the name under which these handlers receive: each group gets every event once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str = "events",
+        handlers: Iterable[tuple[str, EventHandler]] = (),
+        *,
+        group: str,
+        config: RedisConfig | None = None,
+        consumer: ConsumerConfig | None = None,
+        scope: ScopeFactory | None = None,
+        inbox: Inbox | None = None,
+        on_signal: OnSignal | None = log_signals,
+    ) -> None:
+        super().__init__(
+            RedisPublisher(url, stream, config=config),
+            RedisSource(url, stream, group=group, config=config),
+            handlers,
+            consumer,
+            scope=scope,
+            inbox=inbox,
+            on_signal=on_signal,
+        )
+
+
+__all__ = ["RedisConfig", "RedisEventBus", "RedisPublisher", "RedisSource"]
