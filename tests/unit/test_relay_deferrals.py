@@ -6,7 +6,15 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from outrider import DomainEvent, EventEnvelope, ExponentialRetry, OutboxRelay, RelayConfig
+from outrider import (
+    DatabaseUnavailable,
+    DomainEvent,
+    EventEnvelope,
+    ExponentialRetry,
+    InProcessPublisher,
+    OutboxRelay,
+    RelayConfig,
+)
 from outrider.brokers import ACCEPTED, Deferred, Outcome, Refused
 from outrider.outcomes import ClaimedEvent
 from outrider.relay.deferrals import Deferrals
@@ -79,6 +87,26 @@ async def test_event_that_a_full_sink_defers_waits_without_limit_and_then_arrive
     # then
     assert sink.of(1) == [0, 1]
     assert not heard.of(EventFailed, PublishRetried, SinkUnavailable)
+
+
+async def test_handler_whose_database_is_away_delays_only_its_own_aggregate() -> None:
+    outbox, heard = MemoryOutboxStore(), SignalRecorder()
+
+    class Waiting:
+        name = "waiting"
+
+        async def handle(self, envelope: EventEnvelope, /) -> None:
+            if envelope.aggregate_id == "1":
+                raise DatabaseUnavailable("away")
+
+    publisher = InProcessPublisher([("order.placed", Waiting())], on_signal=heard)
+    async with OutboxRelay(outbox, publisher, POLLING, on_signal=heard):
+        outbox.record(event(1), event(2))
+        await until(lambda: outbox.rows[1].status == "published")
+        await heard.until(lambda: bool(heard.of(PublishDeferred)))
+
+    assert (outbox.rows[0].status, outbox.rows[0].retry_count) == ("pending", 0)
+    assert not heard.of(SinkUnavailable)
 
 
 def _deferred(heard: SignalRecorder) -> int:

@@ -11,7 +11,7 @@ from outrider.consumer.subscriptions import NO_HANDLER, Subscriptions, unhandled
 from outrider.errors import ConfigurationError
 from outrider.events.codec import EVENT_TYPES
 from outrider.observability.logging import log_signals
-from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, Unknown, raise_unless_accepted
+from outrider.outcomes import ACCEPTED, HELD_BACK, Deferred, Outcome, Refused, raise_unless_accepted
 from outrider.relay.current_batch import current_batch
 
 if TYPE_CHECKING:
@@ -138,5 +138,5 @@ def _outcome(failures: Sequence[Failure]) -> Outcome:
     error = ExceptionGroup(reason, errors) if errors else None
     # Refuse an event only for its own fault, not because a database is unavailable.
     if all(failure.verdict == "wait" for failure in failures):
-        return Unknown(reason, error)
+        return Deferred(reason, error)
     return Refused(reason, error)

@@ -55,7 +55,8 @@ async def _outcomes_of(publisher: EventPublisher, batch: Sequence[EventEnvelope]
 async def settle(publisher: EventPublisher, batch: Sequence[EventEnvelope]) -> list[Outcome]:
     """The final outcome of each event.
 
-    Unknown events are published again, unless an earlier event of the aggregate was refused.
+    Deferred and unknown events are published again, unless an earlier event of their aggregate was
+    refused.
     """
     last: dict[EventEnvelope, Outcome] = {}
     left = list(batch)
@@ -79,7 +80,7 @@ def _to_repeat(
     for envelope in batch:
         if isinstance(last[envelope], Refused):
             stopped.add(envelope.aggregate_id)
-        elif envelope.aggregate_id not in stopped and isinstance(last[envelope], Unknown):
+        elif envelope.aggregate_id not in stopped and not isinstance(last[envelope], Accepted):
             yield envelope
 
 
