@@ -162,6 +162,31 @@ def test_milliseconds_and_retention_days_of_the_foundation_work_too() -> None:
     assert config.retention is None
 
 
+def test_defaults_are_those_of_the_messaging_service_and_of_the_foundation() -> None:
+    with_wake_ups = read_settings({}, {"DATABASE_URL": "postgresql://localhost/shop"}).relay
+    without = read_settings({}, {"DATABASE_URL": "sqlite:///shop.db"}).relay
+    shown = {each.setting.name: each.text for each in read_settings({}, {}).found}
+
+    assert with_wake_ups.poll_interval == RelayConfig().poll_interval == timedelta(seconds=5)
+    assert without.poll_interval == timedelta(milliseconds=100)
+    assert {with_wake_ups.batch_size, without.batch_size} == {100}
+    assert {with_wake_ups.retention, without.retention} == {timedelta(days=7)}
+    names = ("poll_interval", "poll_interval_ms", "batch_size", "retention_days")
+    assert [shown[name] for name in names] == ["5", "100", "100", "7"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OUTBOX_POLL_INTERVAL", "30"), ("OUTBOX_POLL_INTERVAL_MS", "30000")]
+)
+@pytest.mark.parametrize("database", ["sqlite:///shop.db", "postgresql://localhost/shop"])
+def test_poll_interval_that_is_given_is_that_of_every_database(
+    database: str, variable: str, value: str
+) -> None:
+    settings = read_settings({}, {"DATABASE_URL": database, variable: value})
+
+    assert settings.relay.poll_interval == timedelta(seconds=30)
+
+
 def test_all_problems_are_reported_together_by_where_they_came_from() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_settings({"lease": "soon"}, {"OUTBOX_BATCH_SIZE": "many", "OUTBOX_RETRY": "never"})

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import MISSING, dataclass, fields
+from datetime import timedelta
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PREFIX: Final = "OUTBOX_"
+POLL_INTERVAL_WITHOUT_WAKE_UPS: Final = timedelta(milliseconds=100)
 CONFIGS: Final = (RelayProcessConfig, OutboxNames, RelayConfig)
 
 
@@ -105,9 +107,10 @@ def _poll_interval_in_milliseconds() -> Setting:
         config=RelayConfig,
         field="poll_interval",
         kind=MILLISECONDS,
-        default=None,
+        default=MILLISECONDS.show(POLL_INTERVAL_WITHOUT_WAKE_UPS),
         environment=(f"{PREFIX}POLL_INTERVAL_MS",),
-        help_text="The poll interval in milliseconds; overrides the one in seconds.",
+        help_text="The poll interval in milliseconds; overrides the one in seconds. Its default is "
+        "for SQLite, where nothing wakes up a relay in a process of its own.",
     )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outrider.errors import ConfigurationError
 from outrider.relay.config import RelayConfig
-from outrider.settings.fields import CONFIGS, Setting, all_settings, settings_of
+from outrider.settings.fields import (
+    CONFIGS,
+    POLL_INTERVAL_WITHOUT_WAKE_UPS,
+    Setting,
+    all_settings,
+    settings_of,
+)
 from outrider.settings.masking import mask_url
 from outrider.settings.process import RelayProcessConfig
 from outrider.store.schema.names import OutboxNames
@@ -79,11 +85,17 @@ def read_settings(flags: Texts, environment: Mapping[str, str]) -> Settings:
     `environment`. None and an empty environment variable mean that it is not given.
     """
     _refuse([p for config in CONFIGS for p in _read(config, flags, environment)[1]])
+    process = read_config(RelayProcessConfig, flags, environment)
+    relay = read_config(RelayConfig, flags, environment)
+    found = tuple(_find(setting, flags, environment) for setting in all_settings())
+    polls = [each.is_given for each in found if each.setting.field == "poll_interval"]
+    if (process.database or "").startswith("sqlite") and not any(polls):
+        relay = replace(relay, poll_interval=POLL_INTERVAL_WITHOUT_WAKE_UPS)
     return Settings(
-        process=read_config(RelayProcessConfig, flags, environment),
+        process=process,
         names=read_config(OutboxNames, flags, environment),
-        relay=read_config(RelayConfig, flags, environment),
-        found=tuple(_find(setting, flags, environment) for setting in all_settings()),
+        relay=relay,
+        found=found,
     )
 
 
