@@ -124,7 +124,7 @@ def test_dropped_table_ends_a_running_relay_with_the_cure(
 
         assert relay.wait(30) == 1
     text = log.read_text()
-    assert "Error: no such table: outbox; run `outrider schema check`" in text
+    assert "Error: no such table: outbox; run `outrider schema apply`" in text
     assert "CRITICAL outrider.service OutboxRelay has ended, restart it: no such table" in text
     assert "Traceback" not in text
 

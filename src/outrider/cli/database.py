@@ -17,11 +17,14 @@ from outrider.settings.fields import settings_of
 from outrider.settings.masking import mask_password
 from outrider.settings.process import RelayProcessConfig
 from outrider.store.engines import describe, with_driver
+from outrider.store.schema.migrate import refuse_tables
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outrider.store.schema.names import OutboxNames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,11 +67,20 @@ def _first_line(message: str, url: URL) -> str:
     return mask_password(message.strip().partition("\n")[0], url)
 
 
-def run(url: URL, work: Callable[[AsyncEngine], Awaitable[R]], *, may_create: bool = False) -> R:
-    """Run the work with its own engine; every failure becomes one line and an exit code."""
+def run(
+    url: URL,
+    work: Callable[[AsyncEngine], Awaitable[R]],
+    names: OutboxNames | None = None,
+    *,
+    may_create: bool = False,
+) -> R:
+    """Run the work with its own engine; every failure becomes one line and an exit code.
+
+    With `names`, the tables must be there, in the version of this release.
+    """
     if url.get_backend_name() == "sqlite":
         _open_file(url.database or "", "rwc" if may_create else "rw")
-    return asyncio.run(_run(url, work))
+    return asyncio.run(_run(url, work, names))
 
 
 def _open_file(path: str, mode: str) -> None:
@@ -82,10 +94,12 @@ def _open_file(path: str, mode: str) -> None:
         raise CannotConnect(f"cannot open {path}: {error}") from None
 
 
-async def _run(url: URL, work: Callable[[AsyncEngine], Awaitable[R]]) -> R:
+async def _run(
+    url: URL, work: Callable[[AsyncEngine], Awaitable[R]], names: OutboxNames | None
+) -> R:
     engine = _engine(url)
     try:
-        await _connect(engine)
+        await _connect(engine, names)
         return await work(engine)
     except (ConfigurationError, SQLAlchemyError) as problem:
         raise ProblemFound(_first_line(_reason(problem), url)) from None
@@ -102,11 +116,14 @@ def _engine(url: URL) -> AsyncEngine:
         raise click.UsageError(hint) from None
 
 
-async def _connect(engine: AsyncEngine) -> None:
+async def _connect(engine: AsyncEngine, names: OutboxNames | None) -> None:
     url = engine.url
     try:
-        async with engine.connect():
-            pass
+        async with engine.connect() as connection:
+            if names is not None:
+                await connection.run_sync(refuse_tables, names)
+    except ConfigurationError:
+        raise
     except Exception as error:  # noqa: BLE001 - drivers raise errors of their own, and OSError
         message = f"cannot connect to {describe(url)}: {_reason(error)}"
         raise CannotConnect(_first_line(message, url)) from None

@@ -18,6 +18,7 @@ from outrider.admin.repair import CountChanged
 from outrider.dashboard.guard import CHANGING_ACTIONS, Access
 from outrider.dashboard.redaction import exact, pretty
 from outrider.errors import ConfigurationError
+from outrider.store.schema.problems import is_missing_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -117,6 +118,8 @@ def _status_of(error: Exception) -> tuple[int, str]:
             return 400, str(error)
         case TimeoutError():
             return 503, "The search takes too long; use a narrower filter."
+        case SQLAlchemyError() if is_missing_table(error):
+            return 503, "The tables of the outbox are missing; run `outrider schema apply`."
         case _:
             # Without the text of the driver, which may quote values.
             return 503, f"The database did not answer ({type(error).__name__})."

@@ -72,7 +72,7 @@ def dashboard(
         click.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
         await uvicorn.Server(config).serve()
 
-    run(database, serve)
+    run(database, serve, names)
 
 
 def dashboard_app(

@@ -37,7 +37,8 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
     \b
     outrider failed --database sqlite:///shop.db
     """
-    groups = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).failures())
+    tables = OutboxTables(names)
+    groups = run(database, lambda engine: OutboxInspector(engine, tables).failures(), names)
     rows = [(g.events, g.sink, g.event_type, g.error, g.first, g.last) for g in groups]
     heads = ("events", "sink", "type", "error", "first", "last")
     text = table("failed events", heads, rows) if groups else "nothing has failed."
@@ -58,7 +59,8 @@ def parked(*, database: URL, names: OutboxNames, as_json: bool) -> None:
     \b
     outrider parked --database sqlite:///shop.db
     """
-    found = run(database, lambda engine: OutboxInspector(engine, OutboxTables(names)).parked())
+    tables = OutboxTables(names)
+    found = run(database, lambda engine: OutboxInspector(engine, tables).parked(), names)
     print_result({"parked": found}, _parked_table(found), as_json=as_json)
     raise SystemExit(1 if found else 0)
 
@@ -108,7 +110,7 @@ def show(
             facts["payload"] = await inspector.payload(event_id)
         return facts
 
-    facts = run(database, query)
+    facts = run(database, query, names)
     if not facts["event"]:
         raise click.ClickException(f"there is no event {event_id}")
     if as_json:
@@ -188,7 +190,7 @@ def _action(verb: str, text: str, example: str) -> click.Command:
         async def explain(engine: AsyncEngine) -> list[str]:
             return [await repair_of(engine).why_none(verb, one) for one in unchanged]
 
-        counts = run(database, count)
+        counts = run(database, count, names)
         unchanged, total = [one for one, n in counts.items() if not n], sum(counts.values())
         if total and not yes:
             click.confirm(f"{verb} {total:,} events?", abort=True, err=True)

@@ -80,7 +80,7 @@ def replay(
 
     total = None
     if resume is None:
-        total = run(database, lambda engine: replay_of(engine).count(wanted[0], to=to))
+        total = run(database, lambda engine: replay_of(engine).count(wanted[0], to=to), names)
         if not total:
             _explain_none(database, OutboxTables(names), wanted[0], as_json=as_json)
         elif not yes:
@@ -97,7 +97,7 @@ def replay(
             )
 
     try:
-        done = run(database, proceed)
+        done = run(database, proceed, names)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; resume with: {resume_command}") from None
     print_result({"replay": number, "events": done}, f"replay: {done:,} events.", as_json=as_json)
@@ -117,7 +117,7 @@ def _list(database: URL, tables: OutboxTables, *, as_json: bool) -> None:
         rows = await OutboxInspector(engine, tables).actions(action="replay")
         return [{**row._mapping, "filter": json.loads(row.filter)} for row in rows]
 
-    found = run(database, query)
+    found = run(database, query, tables.names)
     heads = ("id", "at", "who", "filter", "events", "finished_at")
     rows = [[each[head] for head in heads] for each in found]
     titles = ("number", "begun", "who", "filter", "events", "finished")

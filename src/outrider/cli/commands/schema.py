@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outrider.cli.database import database_option, run
+from outrider.cli.database import ProblemFound, database_option, run
 from outrider.cli.output import json_option, print_result
 from outrider.cli.settings_options import names_options
 from outrider.errors import ConfigurationError
@@ -53,6 +53,8 @@ def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -
     outrider schema apply --database sqlite:///shop.db
     """
     applied = run(database, lambda engine: steps.apply(engine, names, to), may_create=True)
+    if not applied and to is None and (damage := run(database, lambda e: steps.check(e, names))):
+        raise ProblemFound(f"no step is missing, but {'; '.join(damage)}")
     text = f"{names.table}: applied version {', '.join(map(str, applied))}."
     text = text if applied else f"{names.table}: nothing to do."
     print_result({"applied": applied}, text, as_json=as_json)

@@ -57,7 +57,7 @@ def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_j
     async def show(engine: AsyncEngine) -> None:
         sinks, relays = await query(engine)
         facts = [{**vars(sink), "time_to_empty": sink.time_to_empty} for sink in sinks]
-        text = _overview(sinks, relays)
+        text = _overview(names.table, sinks, relays)
         print_result({"sinks": facts, "relays": relays}, text, as_json=as_json)
         if not as_json and any(sink.parked for sink in sinks):
             click.echo(_PARKED)
@@ -67,12 +67,12 @@ def status(*, database: URL, names: OutboxNames, watch: bool, every: float, as_j
             await show(engine)
 
     async def redraw_repeatedly(engine: AsyncEngine) -> None:
-        with Live(_overview(*await query(engine)), auto_refresh=False) as live:
+        with Live(_overview(names.table, *await query(engine)), auto_refresh=False) as live:
             async for _ in _until_ctrl_c(every):
-                live.update(_overview(*await query(engine)), refresh=True)
+                live.update(_overview(names.table, *await query(engine)), refresh=True)
 
     repeat = redraw_repeatedly if is_terminal() and not as_json else print_repeatedly
-    run(database, repeat if watch else show)
+    run(database, repeat if watch else show, names)
 
 
 async def _until_ctrl_c(every: float) -> AsyncIterator[None]:
@@ -84,7 +84,7 @@ async def _until_ctrl_c(every: float) -> AsyncIterator[None]:
         await sleep_unless(ending, timedelta(seconds=every))
 
 
-def _overview(sinks: list[SinkSummary], relays: list[RelaySummary]) -> Table:
+def _overview(title: str, sinks: list[SinkSummary], relays: list[RelaySummary]) -> Table:
     heads = (
         *("sink", "pending", "retrying", "failed", "parked", "oldest", "per second"),
         *("empty in", "relays"),
@@ -104,7 +104,7 @@ def _overview(sinks: list[SinkSummary], relays: list[RelaySummary]) -> Table:
         for sink in sinks
         for more in ["+" * sink.at_least]
     ]
-    return table("outbox", heads, rows)
+    return table(title, heads, rows)
 
 
 def _live_relays(relays: list[RelaySummary]) -> str:

@@ -113,6 +113,10 @@ def translated(error: Exception) -> ConfigurationError | DatabaseUnavailable:
         error = getattr(error.orig, "__cause__", None) or error
     state = getattr(error, "sqlstate", None)
     name = f"{type(error).__name__}{f' {state}' if state else ''}"
+    if isinstance(error, asyncpg.UndefinedTableError):
+        return ConfigurationError(
+            "the tables of the outbox are missing; run `outrider schema apply`"
+        )
     if isinstance(error, _NEEDS_A_PERSON):
         return ConfigurationError(f"the database refuses ({name}); run `outrider schema check`")
     return DatabaseUnavailable(name)

@@ -6,6 +6,7 @@ from outrider.lanes import LANES
 
 # $1 is the sink everywhere. Time is clock_timestamp(), since now() stands still in a transaction.
 
+VERSION = "SELECT max(version) FROM {version}"
 PREPARE = f"""
 INSERT INTO {{lanes}} (sink, lane) SELECT $1, n FROM generate_series(0, {LANES - 1}) AS n
 ON CONFLICT DO NOTHING

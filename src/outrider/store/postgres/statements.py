@@ -17,7 +17,7 @@ class Statements:
 
     def __init__(self, names: OutboxNames, *, park: bool = False) -> None:
         dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
-        tables = ("outbox", "lanes", "relays", "sinks")
+        tables = ("outbox", "lanes", "relays", "sinks", "version")
         quoted = {table: names.quoted(table, dialect) for table in tables}
         quoted["parked"] = claim_sql.PARKED.format(**quoted) if park else ""
         quoted["parks"] = "true" if park else "false"
@@ -25,6 +25,7 @@ class Statements:
         def fill(template: str) -> str:
             return template.format(**quoted)
 
+        self.version = fill(lease_sql.VERSION)
         self.prepare = [fill(lease_sql.PREPARE), fill(lease_sql.PREPARE_SINK)]
         self.renew = fill(lease_sql.RENEW)
         self.delete_dead_relays = fill(lease_sql.DELETE_DEAD_RELAYS)

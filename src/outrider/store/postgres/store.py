@@ -14,6 +14,7 @@ from outrider.store.postgres.connections import ConnectionPool
 from outrider.store.postgres.notifications import NotificationListener
 from outrider.store.postgres.scan_start import ScanStart
 from outrider.store.postgres.statements import Statements
+from outrider.store.schema.migrate import refuse_version
 from outrider.store.schema.tables import OutboxTables
 from outrider.store.wakeup import notifier_for
 
@@ -57,6 +58,7 @@ class PostgresOutboxStore:
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         async def prepare(connection: Connection[Record]) -> None:
+            refuse_version(await connection.fetchval(self._sql.version))
             for statement in self._sql.prepare:
                 await connection.execute(statement, self.sink)
 

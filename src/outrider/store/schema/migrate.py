@@ -124,12 +124,35 @@ def problems(connection: Connection, names: OutboxNames | None = None) -> list[s
     current = version(connection, names)
     if current == 0:
         return [f"no version in table {names.all['version']}: the tables are missing; {APPLY}"]
-    if current < LATEST:
-        return [f"the tables are at version {current}, this release needs {LATEST}; {APPLY}"]
-    if current > LATEST:
-        return [_too_new(current)]
+    if problem := version_problem(current):
+        return [problem]
     migrations = _steps(connection.dialect.name, names, 0, LATEST)
     return schema_problems(connection, OutboxTables(names), migrations)
+
+
+def version_problem(current: int | None) -> str | None:
+    """Why this release cannot work with tables of this version, with the cure.
+
+    Tables that `MetaData.create_all` made have none, and are not refused.
+    """
+    if not current or current == LATEST:
+        return None
+    if current > LATEST:
+        return _too_new(current)
+    return f"the tables are at version {current}, this release needs {LATEST}; {APPLY}"
+
+
+def refuse_version(current: int | None) -> None:
+    if problem := version_problem(current):
+        raise ConfigurationError(problem)
+
+
+def refuse_tables(connection: Connection, names: OutboxNames) -> None:
+    """Raises ConfigurationError if the outbox is not there, or has another version."""
+    if not inspect(connection).has_table(names.table, schema=names.schema):
+        where = f"{names.schema}.{names.table}" if names.schema else names.table
+        raise ConfigurationError(f"there is no table {where} in this database; {APPLY}")
+    refuse_version(version(connection, names))
 
 
 async def apply(
@@ -250,8 +273,13 @@ def _too_new(current: int) -> str:
 def _refuse_unversioned_tables(connection: Connection, names: OutboxNames) -> None:
     for table in OutboxTables(names).metadata.sorted_tables:
         exists = inspect(connection).has_table(table.name, schema=table.schema)
+        if exists and table.name == names.processed:
+            raise ConfigurationError(
+                f"table {table.fullname} exists, and another outbox may use it; give this one its "
+                "own: --processed or OUTBOX_PROCESSED"
+            )
         if exists and table.name != names.all["version"]:
             raise ConfigurationError(
                 f"table {table.fullname} exists, and {names.all['version']} does not say which "
-                "version it is; drop it or choose another name"
+                "version it is; choose another name, or drop it if nothing in it is needed"
             )

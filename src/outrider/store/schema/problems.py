@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection, Table
+    from sqlalchemy.exc import SQLAlchemyError
 
     from outrider.store.schema.tables import OutboxTables
 
@@ -28,6 +29,11 @@ _SQLITE_TABLE: Final = text("SELECT sql FROM sqlite_master WHERE type = 'table' 
 
 
 _CREATE_INDEX: Final = re.compile(r'CREATE INDEX "(\w+)"')
+
+
+def is_missing_table(error: SQLAlchemyError) -> bool:
+    original = getattr(error, "orig", None)
+    return getattr(original, "sqlstate", None) == "42P01" or "no such table" in str(original)
 
 
 def schema_problems(

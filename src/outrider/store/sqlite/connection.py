@@ -67,6 +67,8 @@ class SqliteConnection:
             self._connection = self._connection or self._connect()
             return work(self._connection)
         except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                raise ConfigurationError(f"{error}; run `outrider schema apply`") from None
             if "no such" in str(error):
                 raise ConfigurationError(f"{error}; run `outrider schema check`") from None
             raise DatabaseUnavailable(f"SQLite: {error.sqlite_errorname}") from None

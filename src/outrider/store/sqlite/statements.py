@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Times are stored as text that sorts by time; :wait is a modifier such as '+10.0 seconds'.
 _THEN: Final = "strftime('%Y-%m-%d %H:%M:%f000', 'now', :wait)"
 
+VERSION = "SELECT max(version) FROM {version}"
 PREPARE = "INSERT OR IGNORE INTO {lanes} (sink, lane) VALUES (:sink, :lane)"
 PREPARE_SINK = """
 INSERT INTO {sinks} (sink, parks) VALUES (:sink, {parks})
@@ -130,7 +131,7 @@ class Statements:
 
     def __init__(self, names: OutboxNames, *, park: bool = False) -> None:
         dialect = aiosqlite.dialect()
-        tables = ("outbox", "lanes", "relays", "sinks")
+        tables = ("outbox", "lanes", "relays", "sinks", "version")
         quoted = {table: names.quoted(table, dialect) for table in tables}
         quoted["parked"] = PARKED.format(**quoted) if park else ""
         quoted["parks"] = "1" if park else "0"
@@ -138,6 +139,7 @@ class Statements:
         def fill(template: str) -> str:
             return template.format(**quoted)
 
+        self.version = fill(VERSION)
         self.prepare, self.prepare_sink = fill(PREPARE), fill(PREPARE_SINK)
         self.heartbeat, self.renew, self.own_lanes = fill(HEARTBEAT), fill(RENEW), fill(OWN_LANES)
         self.delete_dead_relays = fill(DELETE_DEAD_RELAYS)

@@ -11,6 +11,7 @@ from uuid import UUID
 from outrider.lanes import LANES, LANES_FREE, LaneLease, fair_share, surplus
 from outrider.ports import DEFAULT_SINK
 from outrider.store.claimed_events import event_of
+from outrider.store.schema.migrate import refuse_version
 from outrider.store.schema.tables import OutboxTables
 from outrider.store.sqlite.connection import SqliteConnection, moment
 from outrider.store.sqlite.statements import Statements
@@ -53,6 +54,7 @@ class SqliteOutboxStore:
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         def prepare(db: sqlite3.Connection) -> None:
+            refuse_version(db.execute(self._sql.version).fetchone()[0])
             db.execute(self._sql.prepare_sink, {"sink": self.sink})
             lanes = [{"sink": self.sink, "lane": lane} for lane in range(LANES)]
             db.executemany(self._sql.prepare, lanes)
