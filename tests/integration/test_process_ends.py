@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import make_url
 
@@ -153,6 +154,27 @@ def test_sigterm_ends_the_process_although_a_task_or_a_thread_does_not_end(
     assert "a task or a thread has not ended within 2 s, and is given up" in text
     assert "Traceback" not in text
     assert database.run("SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL") == [(0,)]
+
+
+def test_process_of_several_that_dies_takes_the_others_along(
+    database: Database, tmp_path: Path
+) -> None:
+    # given
+    log = tmp_path / "log"
+    several = ("--to", NOBODY_LISTENS, "--processes", "2")
+    with running(log, "relay", "--database", database.url, *several) as parent:
+        assert wait_until(lambda: log.read_text().count("started") == 2, within=60), log.read_text()
+        children = psutil.Process(parent.pid).children()
+
+        # when
+        children[0].kill()
+
+        # then
+        assert parent.wait(30) == 128 + signal.SIGKILL, log.read_text()
+        assert not any(child.is_running() for child in children)
+    text = log.read_text()
+    assert "one of 2 processes has ended with code -9; the others are stopped" in text
+    assert text.count("stopped after 0 events") == 1
 
 
 def free_port() -> int:

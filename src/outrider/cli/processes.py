@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -147,7 +148,7 @@ async def load_services(
     """
     found = load_object(name)
     async with AsyncExitStack() as stack:
-        if callable(found) and not isinstance(found, BackgroundService):
+        if _makes_services(found):
             found = found()
             if inspect.isawaitable(found):
                 found = await found
@@ -155,12 +156,26 @@ async def load_services(
                 found, AbstractAsyncContextManager
             ):
                 found = await stack.enter_async_context(found)
-        services = [found] if isinstance(found, BackgroundService) else list(found)
+        services = list(found) if isinstance(found, list | tuple) else [found]
         for service in services:
             if not isinstance(service, kind):
-                problem = f"{name} gives a {type(service).__name__}, not a {kind.__name__}"
-                raise ConfigurationError(problem)
+                raise ConfigurationError(
+                    f"{name} gives a {type(service).__name__}, not a {kind.__name__}; name a "
+                    f"{kind.__name__}, a list of them, or a function without arguments that makes "
+                    "them"
+                )
         yield services
+
+
+def _makes_services(found: object) -> bool:
+    """Whether it can be called without arguments; an ASGI application, for one, cannot."""
+    if isinstance(found, BackgroundService) or not callable(found):
+        return False
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _run_event_loop(work: Coroutine[Any, Any, None]) -> None:
@@ -190,18 +205,31 @@ def _exit_stuck(code: int) -> None:
 
 
 def _run_children(processes: int) -> int:
-    """Run the same command in several child processes; returns the highest exit code."""
+    """Run the same command in several child processes; returns the highest exit code.
+
+    If one ends unasked, the others are stopped: a supervisor sees this process only.
+    """
     command = [sys.executable, "-m", "outrider", *sys.argv[1:]]
     children = [
         subprocess.Popen(command, env={**os.environ, _CHILD_NUMBER: str(number)})
         for number in range(processes)
     ]
 
-    def forward(number: int, _frame: object) -> None:
-        for child in children:
-            child.send_signal(number)
+    is_asked = threading.Event()
 
-    signal.signal(signal.SIGTERM, forward)
-    # A terminal sends Ctrl-C to the children itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return max(child.wait() for child in children)
+    def stop(number: int, _frame: object) -> None:
+        is_asked.set()
+        if number == signal.SIGTERM:  # a terminal sends Ctrl-C to the children itself
+            for child in children:
+                child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with ThreadPoolExecutor(processes) as threads:
+        for ended in as_completed(threads.submit(child.wait) for child in children):
+            if not is_asked.is_set():
+                problem = f"one of {processes} processes has ended with code {ended.result()}"
+                click.echo(f"warning: {problem}; the others are stopped", err=True)
+                stop(signal.SIGTERM, None)
+    # A child that a signal has killed has a negative code.
+    return max(code if code >= 0 else 128 - code for code in (child.wait() for child in children))
