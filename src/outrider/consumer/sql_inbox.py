@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from outrider.consumer.handler_runner import HandlerMisbehaved
 from outrider.consumer.scopes import ObjectScope, current_scope, use_scope
 from outrider.errors import ConfigurationError, DatabaseUnavailable
+from outrider.store.engines import check_engine
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class SqlInbox:
         sessions: Callable[[], AsyncSession] | None = None,
         tables: OutboxTables | None = None,
     ) -> None:
+        if sessions is not None and not callable(sessions):
+            raise ConfigurationError(
+                f"SqlInbox takes a session factory, not {type(sessions).__name__}: write "
+                "SqlInbox(async_sessionmaker(engine))"
+            )
         self._sessions = sessions
         self._table = (tables or OutboxTables()).processed
         self._marks = _Marks(self._table)
@@ -127,6 +133,7 @@ class SqlProcessedEvents:
     """The table of the SQL inbox as a ProcessedEventStore; each call has its own transaction."""
 
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
+        check_engine(engine, "SqlProcessedEvents")
         self._engine = engine
         self._table = (tables or OutboxTables()).processed
         self._marks = _Marks(self._table)

@@ -23,7 +23,14 @@ from outrider.events.codec import (
 )
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
 from outrider.events.ids import EventId
-from outrider.events.strict_json import DEFAULT_LIMITS, Fault, JsonObject, Limits, encode_untyped
+from outrider.events.strict_json import (
+    DEFAULT_LIMITS,
+    Fault,
+    JsonObject,
+    Limits,
+    check_payload,
+    encode_untyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,6 +165,7 @@ class DomainEvent(Event, abstract=True, metaclass=_ChecksFields):
         event_version: int = 1,
     ) -> None:
         check_type_name(event_type)
+        check_payload(payload, event_type)
         self.__dict__.update(
             event_type=event_type,
             event_version=event_version,

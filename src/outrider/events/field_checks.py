@@ -22,6 +22,7 @@ from outrider.events.strict_json import (
     check_float,
     check_time,
     check_untyped,
+    no_json_form,
     too_deep,
 )
 
@@ -162,6 +163,8 @@ class _Compiler:
                 return self._dict(key, value)
             case mi.DataclassType() | mi.StructType():
                 return self._record(declared)
+            case mi.CustomType(cls=cls):
+                raise TypeError(no_json_form(cls).reason)
         return None
 
     def _record(self, declared: mi.DataclassType | mi.StructType) -> _Record:

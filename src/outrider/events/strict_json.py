@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -125,10 +126,27 @@ def too_deep(limits: Limits) -> Fault:
     return Fault(f"nested deeper than {limits.max_depth} levels, or contains itself")
 
 
+def check_payload(payload: object, owner: str) -> None:
+    if not isinstance(payload, Mapping):
+        cure = "; give its model_dump()" if hasattr(payload, "model_dump") else ""
+        kind = type(payload).__name__
+        raise InvalidEvent(f"{owner}: payload: expected a dict, got {kind}{cure}")
+
+
+def no_json_form(kind: type) -> Fault:
+    """The cure depends on where objects of this class come from."""
+    cure = "convert it first"
+    if hasattr(kind, "__mapper__"):
+        cure = "an event holds values: copy those it needs from the ORM object, such as its id"
+    elif hasattr(kind, "model_dump"):
+        cure = "give its model_dump(), or derive the event from PydanticEvent"
+    return Fault(f"{kind.__name__} has no JSON form; {cure}")
+
+
 def _check_scalar(value: object, *, lossless: bool) -> None:
     name = type(value).__name__
     if not isinstance(value, _TEXT_SCALARS):
-        raise Fault(f"{name} has no JSON form; convert it first")
+        raise no_json_form(type(value))
     if lossless:
         raise Fault(f"{name} in an untyped place would come back as text; annotate the field")
     if isinstance(value, datetime):

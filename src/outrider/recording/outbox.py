@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from outrider.errors import ConfigurationError
+from outrider.events.bus import EventBus
 from outrider.events.context import metadata_for
 from outrider.events.envelope import REPLACED_FIELDS, EventEnvelope
+from outrider.events.event import Event
 from outrider.events.strict_json import DEFAULT_LIMITS, Limits, encode_untyped
 from outrider.lanes import encode_lanes
 from outrider.observability.safe_signals import SafeSignals
@@ -26,6 +28,7 @@ from outrider.signals import EventsRecorded
 from outrider.store.schema.tables import (
     OutboxRecord,
     OutboxTables,
+    check_tables,
     map_outbox,
     mapped_tables,
 )
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine, Table
 
-    from outrider.events.bus import EventBus
-    from outrider.events.event import Event
     from outrider.signals import OnSignal
 
     Target = (
@@ -84,6 +85,7 @@ class Outbox:
         on_signal: OnSignal | None = None,
     ) -> None:
         self._on_signal, self._safe_signals = on_signal, SafeSignals()
+        check_tables(tables, "Outbox")
         self.tables = tables or OutboxTables()
         self.routes = routes if isinstance(routes, Routes) else Routes(routes)
         self.limits = limits
@@ -113,6 +115,11 @@ class Outbox:
 
         There they win over fields of the event with the same name; see `with_context`.
         """
+        if not isinstance(bus, EventBus):
+            raise TypeError(
+                f"expected an EventBus, got {type(bus).__name__}: to record events, write "
+                "outbox.record(session, *events)"
+            )
         envelopes = [
             with_context(self._envelope(event), context, self.limits) for event in bus.collect()
         ]
@@ -121,6 +128,8 @@ class Outbox:
     def _envelope(self, event: Event | EventEnvelope) -> EventEnvelope:
         if isinstance(event, EventEnvelope):
             return event
+        if not isinstance(event, Event):
+            raise _no_event(event)
         return event.to_envelope(metadata_for(event.event_type), limits=self.limits)
 
     def _check_transaction(self, target: Session | Connection) -> None:
@@ -174,6 +183,8 @@ class OutboxEventDispatcher:
 
     def dispatch(self, events: Iterable[Event]) -> Recorded:
         """Add one `OutboxRecord` per event to the session. Neither flushes nor commits it."""
+        if isinstance(events, Event | EventEnvelope):
+            raise TypeError("dispatch takes a list: write dispatch([event])")
         return self._outbox.record(self._session, *events)
 
 
@@ -230,6 +241,18 @@ def _is_same(value: msgspec.Raw, own: msgspec.Raw | None) -> bool:
     return own is not None and bool(msgspec.json.decode(value) == msgspec.json.decode(own))
 
 
+def _no_event(given: object) -> TypeError:
+    kind = type(given).__name__
+    if isinstance(given, type):
+        return TypeError(f"expected an event, got the class {given.__name__}: make an instance")
+    if isinstance(given, list | tuple | set):
+        return TypeError(f"expected an event, got {kind}: write record(session, *events)")
+    return TypeError(
+        f"expected an event, got {kind}: make one with "
+        'DomainEvent("order.placed", "order", order_id, {…}), or with an event class of your own'
+    )
+
+
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
@@ -244,7 +267,10 @@ def _sync_of(target: Target) -> Session | Connection:
             raise ConfigurationError("events are recorded on a connection that has been opened")
         return target.sync_connection
     if not isinstance(target, Session | Connection):
-        raise TypeError(f"expected a session or a connection, got {type(target).__name__}")
+        raise TypeError(
+            f"expected a session or a connection, got {type(target).__name__}: write "
+            "async with AsyncSession(engine) as session, session.begin(): …"
+        )
     return target
 
 

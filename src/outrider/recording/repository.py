@@ -10,6 +10,7 @@ from sqlalchemy import Text, cast, delete, insert, select, update
 from outrider.events.envelope import EventEnvelope, EventMetadata
 from outrider.ports import DEFAULT_SINK
 from outrider.recording.outbox import Outbox
+from outrider.store.engines import check_engine
 from outrider.store.schema.tables import PENDING, PUBLISHED, DatabaseNow
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class OutboxRepository:
     def __init__(
         self, engine: AsyncEngine, outbox: Outbox | None = None, *, sink: str = DEFAULT_SINK
     ) -> None:
+        check_engine(engine, "OutboxRepository")
         self._engine = engine
         self._outbox = outbox or Outbox()
         self._table = self._outbox.tables.outbox

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from outrider.errors import BrokerUnavailable, DatabaseUnavailable, OutriderError
+from outrider.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DatabaseUnavailable,
+    OutriderError,
+)
 from outrider.lanes import LANES_FREE, decode_lanes
 from outrider.lifecycle import (
     BackgroundService,
@@ -17,6 +22,7 @@ from outrider.lifecycle import (
     refuse_own_cancellation,
 )
 from outrider.observability.logging import log_signals
+from outrider.ports import EventPublisher
 from outrider.relay.backoff import MAX_OUTAGE_DELAY
 from outrider.relay.cleanup import Cleanup
 from outrider.relay.config import RelayConfig
@@ -28,7 +34,7 @@ from outrider.signals import EventLoopBlocked, OnSignal, RelayStarted, RelayStop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from outrider.ports import EventPublisher, RelayStore
+    from outrider.ports import RelayStore
 
 T = TypeVar("T")
 
@@ -41,6 +47,18 @@ class OutboxRelay(BackgroundService):
 
     `await relay.run()`, or `async with relay:`, or `start()` and `stop()`.
     """
+
+    def __new__(
+        cls, store: object = None, publisher: object = None, *_: object, **__: object
+    ) -> Self:
+        """Says how a relay is made before Python says that an argument is missing."""
+        wrong = publisher if hasattr(store, "claim") else store
+        if wrong is store or isinstance(wrong, type) or not isinstance(wrong, EventPublisher):
+            raise ConfigurationError(
+                f"a relay takes a store and a publisher, got {_name_of(wrong)}: write "
+                "OutboxRelay(SqlOutboxStore(engine), publisher)"
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -214,3 +232,9 @@ class OutboxRelay(BackgroundService):
         published = sum(loop.published for loop in self._loops)
         name, sink = self.config.name, self._store.sink
         self._signal(RelayStopped(relay=name, sink=sink, published=published, pending=pending))
+
+
+def _name_of(given: object) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return "nothing" if given is None else type(given).__name__

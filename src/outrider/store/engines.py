@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, event, make_url
@@ -19,6 +21,10 @@ _DRIVERS: Final = {
     "postgres": "postgresql+asyncpg",
     "sqlite": "sqlite+aiosqlite",
 }
+_PARAMETERS_OF_SQLALCHEMY: Final = {
+    *("async_creator_fn", "async_fallback", "prepared_statement_cache_size"),
+    "prepared_statement_name_func",
+}
 _SUPPORTED: Final = {"postgresql+asyncpg", "postgresql+psycopg", "sqlite+aiosqlite"}
 
 
@@ -34,6 +40,15 @@ def open_engine(url: str | URL, **options: Any) -> AsyncEngine:
     return engine
 
 
+def check_engine(engine: object, owner: str) -> None:
+    """Refuse what is no AsyncEngine. Never quotes it: a URL may hold a password."""
+    if not isinstance(engine, AsyncEngine):
+        raise ConfigurationError(
+            f"{owner} takes an AsyncEngine, not {type(engine).__name__}: make one with "
+            "open_engine(url)"
+        )
+
+
 def with_driver(url: str | URL) -> URL:
     """The URL with an asyncio driver. Errors never quote the URL, which may hold a password."""
     try:
@@ -43,7 +58,9 @@ def with_driver(url: str | URL) -> URL:
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _SUPPORTED:
         raise ConfigurationError(f"{parsed.drivername}: use postgresql://… or sqlite:///…")
-    return _ssl_for_asyncpg(parsed)
+    parsed = _ssl_for_asyncpg(parsed)
+    _refuse_unknown_parameters(parsed)
+    return parsed
 
 
 def describe(url: URL) -> str:
@@ -57,6 +74,20 @@ def _ssl_for_asyncpg(url: URL) -> URL:
         return url
     others = url.difference_update_query(["sslmode"])
     return others.update_query_pairs([("ssl", str(url.query["sslmode"]))])
+
+
+def _refuse_unknown_parameters(url: URL) -> None:
+    """asyncpg takes them as arguments of a function; one too many would be a TypeError."""
+    if url.drivername != "postgresql+asyncpg" or find_spec("asyncpg") is None:
+        return
+    import asyncpg
+
+    known = inspect.signature(asyncpg.connect).parameters.keys() | _PARAMETERS_OF_SQLALCHEMY
+    if unknown := sorted(url.query.keys() - known):
+        raise ConfigurationError(
+            f"asyncpg has no parameter {', '.join(unknown)}, which stands behind the ? of the "
+            "database URL; TLS is sslmode there, with PGSSLROOTCERT, PGSSLCERT and PGSSLKEY"
+        )
 
 
 def _make_transactional(engine: AsyncEngine) -> None:

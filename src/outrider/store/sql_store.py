@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from outrider.errors import ConfigurationError
 from outrider.ports import DEFAULT_SINK
+from outrider.store.engines import check_engine
+from outrider.store.schema.tables import check_tables
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,6 +31,8 @@ def SqlOutboxStore(  # noqa: N802 - reads as the class that it stands for
     `park` holds an aggregate back behind its failed event until a person acts. `timeout` is for
     each call of the database. `announce` wakes up the readers of a live stream.
     """
+    check_engine(engine, "SqlOutboxStore")
+    check_tables(tables, "SqlOutboxStore")
     if engine.dialect.name == "postgresql":
         from outrider.store.postgres.store import PostgresOutboxStore
 

@@ -13,6 +13,7 @@ from sqlalchemy import func, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from outrider.errors import ConfigurationError
+from outrider.store.engines import check_engine
 from outrider.store.schema.names import OutboxNames
 from outrider.store.schema.problems import schema_problems
 from outrider.store.schema.tables import OutboxTables
@@ -169,6 +170,7 @@ async def apply(
 
 async def create_all(engine: AsyncEngine, names: OutboxNames | None = None) -> None:
     """Create all tables at the latest version, for demos and tests."""
+    check_engine(engine, "create_all")
     await apply(engine, names)
 
 

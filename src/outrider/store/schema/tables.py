@@ -40,7 +40,7 @@ from outrider.events.codec import parse_payload
 from outrider.events.context import current_metadata
 from outrider.events.envelope import EventEnvelope, EventMetadata
 from outrider.events.ids import EventId
-from outrider.events.strict_json import JsonObject  # noqa: TC001 - as above
+from outrider.events.strict_json import JsonObject, check_payload
 from outrider.lanes import LANES, aggregate_key
 from outrider.ports import DEFAULT_SINK
 from outrider.store.schema.names import OutboxNames
@@ -227,6 +227,14 @@ class OutboxTables:
         _partial_index(names["failed_index"], f"status = '{FAILED}'", *by_aggregate)
 
 
+def check_tables(tables: object, owner: str) -> None:
+    if tables is not None and not isinstance(tables, OutboxTables):
+        raise ConfigurationError(
+            f"{owner} takes OutboxTables, not {type(tables).__name__}: for names of your own, "
+            "write OutboxTables(OutboxNames(…))"
+        )
+
+
 def _partial_index(name: str, condition: str, *columns: ColumnElement[object]) -> Index:
     where = text(condition)
     return Index(name, *columns, postgresql_where=where, sqlite_where=where)
@@ -292,10 +300,7 @@ class OutboxRecord:
                 )
         if self.max_retries is not None and self.max_retries < 1:
             raise InvalidEvent(f"{self.event_type}: max_retries: must be at least 1")
-        payload: object = self.payload
-        if not isinstance(payload, dict):
-            kind = type(payload).__name__
-            raise InvalidEvent(f"{self.event_type}: payload: expected a dict, got {kind}")
+        check_payload(self.payload, self.event_type)
         return EventEnvelope(
             event_id=self.id,
             event_type=self.event_type,
@@ -303,7 +308,7 @@ class OutboxRecord:
             aggregate_type=self.aggregate_type,
             aggregate_id=self.aggregate_id,
             occurred_at=self.occurred_at,
-            payload=payload,
+            payload=self.payload,
             metadata=_metadata_of(self),
         )
 
