@@ -16,8 +16,10 @@ from outrider.observability.prometheus import PrometheusMetrics
 from outrider.ports import Delivery
 from outrider.signals import Signal
 from outrider.testing.memory_broker import MemoryBroker
+from tests.support.doubles import RecordingHandler
 from tests.support.until import until
 
+HANDLERS = [("*", RecordingHandler())]
 LOSS = Loss(
     first="shop/0/12", last="shop/0/273", count=262, reason="they expired; keep them longer"
 )
@@ -60,7 +62,7 @@ async def test_what_the_source_noticed_is_told_once_with_range_count_and_reason(
 
     async with (
         asyncio.timeout(10),
-        EventConsumer(source, on_signal=told.append),  # type: ignore[arg-type]
+        EventConsumer(source, HANDLERS, on_signal=told.append),  # type: ignore[arg-type]
     ):
         await until(lambda: any(isinstance(signal, MessagesLost) for signal in told))
 
@@ -81,7 +83,7 @@ async def test_loss_that_is_noticed_while_the_consumer_stops_is_told_too() -> No
 
     async with (
         asyncio.timeout(10),
-        EventConsumer(source, on_signal=told.append) as consumer,  # type: ignore[arg-type]
+        EventConsumer(source, HANDLERS, on_signal=told.append) as consumer,  # type: ignore[arg-type]
     ):
         consumer._stopping.set()
         source._losses.append(LOSS)
