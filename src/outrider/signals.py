@@ -209,6 +209,17 @@ class EventUnhandled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventSuspected:
+    """Processes died while they handled this message; it is handled alone now."""
+
+    consumer: str
+    event_id: UUID
+    event_type: str
+    correlation_id: str | None
+    crashes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventDeadLettered:
     """A message was moved to the dead letters; a person must decide what to do with it."""
 
@@ -289,6 +300,7 @@ Signal = (
     | ConsumerStopped
     | EventHandled
     | EventUnhandled
+    | EventSuspected
     | EventDeadLettered
     | SourceUnavailable
     | SourceAvailable

@@ -12,6 +12,7 @@ import pytest
 
 from outrider import ConsumerConfig, DomainEvent, EventConsumer, EventEnvelope, ExponentialRetry
 from outrider.ports import Delivery
+from outrider.signals import EventSuspected, Signal
 from outrider.testing.conformance.events import order_of
 from outrider.testing.memory_broker import MemoryBroker, MemorySource
 from tests.support.doubles import RecordingHandler
@@ -57,14 +58,15 @@ async def send(broker: MemoryBroker, count: int, aggregates: int = 1) -> list[Ev
 
 
 @asynccontextmanager
-async def consuming(source: MemorySource, work: Work, **settings: Any) -> AsyncIterator[None]:
+async def consuming(
+    source: MemorySource, work: Work, **settings: Any
+) -> AsyncIterator[list[Signal]]:
+    told: list[Signal] = []
     retry = ExponentialRetry(first=timedelta(microseconds=1), cap=timedelta(microseconds=1))
     config = ConsumerConfig(**{"retry": retry, "grace": timedelta(0), **settings})
-    async with (
-        asyncio.timeout(10),
-        EventConsumer(source, [("*", RecordingHandler(work))], config),
-    ):
-        yield
+    handlers = [("*", RecordingHandler(work))]
+    async with asyncio.timeout(10), EventConsumer(source, handlers, config, on_signal=told.append):
+        yield told
 
 
 async def abandon(broker: MemoryBroker, count: int) -> None:
@@ -83,6 +85,7 @@ async def test_message_that_kills_consumers_becomes_the_only_dead_letter(
     broker: MemoryBroker,
 ) -> None:
     sent, handled, deaths = await send(broker, 30, aggregates=3), list[EventEnvelope](), 0
+    suspected: list[EventSuspected] = []
 
     async def live() -> None:
         nonlocal deaths
@@ -96,12 +99,13 @@ async def test_message_that_kills_consumers_becomes_the_only_dead_letter(
                 await asyncio.Event().wait()
             handled.append(envelope)
 
-        async with consuming(source, work):
+        async with consuming(source, work) as told:
             done = {asyncio.create_task(each) for each in (died.wait(), broker.handled())}
             await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.cancel()
         deaths += died.is_set()
+        suspected.extend(signal for signal in told if isinstance(signal, EventSuspected))
 
     while len(broker._group("default").acknowledged) < len(sent):
         await live()
@@ -114,6 +118,10 @@ async def test_message_that_kills_consumers_becomes_the_only_dead_letter(
     assert broker.dead_letters[0].message.data == sent[POISON].data
     assert deaths == 4, "the first death finds the suspects, three more the culprit"
     assert order_of(handled) == order_of(others)
+    assert [(each.event_id, each.crashes) for each in suspected] == [
+        (sent[POISON].event_id, 1),
+        (sent[POISON].event_id, 2),
+    ]
 
 
 async def test_outages_while_a_suspect_is_handled_are_no_crashes(broker: MemoryBroker) -> None:

@@ -17,7 +17,7 @@ from outrider.consumer.subscriptions import (
     Unhandled,
     unhandled_problems,
 )
-from outrider.consumer.suspects import Suspects
+from outrider.consumer.suspects import Suspects, suspected
 from outrider.errors import BrokerUnavailable, ConfigurationError
 from outrider.lifecycle import BackgroundService, cancel, refuse_own_cancellation
 from outrider.observability.failure_reason import DETAILS
@@ -261,6 +261,8 @@ class EventConsumer(BackgroundService):
         elif not (handlers := self._handlers.of(envelope.event_type)):
             await self._settle_unhandled(delivery, envelope)
         else:
+            if 0 < delivery.crash_count < self.config.max_crashes:
+                self._signal(suspected(self.config.name, envelope, delivery.crash_count))
             await self._run_handlers(delivery, envelope, handlers)
             await self._take_crash_back(delivery)
             self._runner.settled(envelope.event_id)

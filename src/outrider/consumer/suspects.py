@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING
 
 from outrider.consumer.handler_runner import Failure, HandlerMisbehaved
 from outrider.errors import BrokerUnavailable
+from outrider.signals import EventSuspected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from outrider.consumer.consumer import ConsumerConfig
+    from outrider.events.envelope import EventEnvelope
     from outrider.ports import Delivery, EventSource
+
+
+def suspected(consumer: str, envelope: EventEnvelope, crashes: int) -> EventSuspected:
+    return EventSuspected(
+        consumer=consumer,
+        event_id=envelope.event_id,
+        event_type=envelope.event_type,
+        correlation_id=envelope.metadata.correlation_id,
+        crashes=crashes,
+    )
 
 
 class Suspects:

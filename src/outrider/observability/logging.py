@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         | s.ConsumerStopped
         | s.EventHandled
         | s.EventUnhandled
+        | s.EventSuspected
         | s.EventDeadLettered
         | s.SourceUnavailable
         | s.SourceAvailable
@@ -80,6 +81,7 @@ def log_signals(signal: s.Signal) -> None:
             | s.ConsumerStopped()
             | s.EventHandled()
             | s.EventUnhandled()
+            | s.EventSuspected()
             | s.EventDeadLettered()
             | s.SourceUnavailable()
             | s.SourceAvailable()
@@ -166,6 +168,9 @@ def _log_consumer(signal: _ConsumerSignal) -> None:
                 'follow; subscribe a handler, or set unhandled="refuse" %s'
             )
             _log_facts(_consumer.warning, text, signal)
+        case s.EventSuspected():
+            text = "handled alone now: %d processes died while they handled this message %s"
+            _log_facts(_consumer.warning, text, signal, signal.crashes)
         case s.EventDeadLettered():
             text = "message moved to the dead letters, a person must look %s"
             _log_facts(_consumer.critical, text, signal)

@@ -138,6 +138,7 @@ class PrometheusMetrics:
                 | s.ConsumerStarted()
                 | s.ConsumerStopped()
                 | s.EventUnhandled()
+                | s.EventSuspected()
                 | s.EventDeadLettered()
                 | s.SourceUnavailable()
                 | s.SourceAvailable()
