@@ -13,6 +13,7 @@ import pytest
 from outrider import ConfigurationError, DomainEvent, OutboxRelay, RelayConfig
 from outrider.brokers import ACCEPTED
 from outrider.outcomes import Outcome
+from outrider.relay import relay as relay_module
 from outrider.signals import ServiceFailed
 from outrider.testing.memory_store import MemoryOutboxStore
 from tests.support.doubles import RecordingSink, SignalRecorder
@@ -128,20 +129,28 @@ async def test_stop_ends_within_bounds_although_the_publisher_ignores_its_cancel
         assert free_lanes(store) == 64
 
 
-async def test_close_that_never_ends_does_not_hold_the_relay() -> None:
+async def cancelled(*_: object) -> Any:
+    raise asyncio.CancelledError
+
+
+async def test_close_that_never_ends_does_not_hold_a_relay_that_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class NeverCloses(RecordingSink):
         async def close(self) -> None:
             await asyncio.Event().wait()
 
-    relay = OutboxRelay(MemoryOutboxStore(), NeverCloses(), CONFIG)
+    # given
+    monkeypatch.setattr(relay_module, "_CLOSE_TIMEOUT_S", 0.05)
+    store: Any = MemoryOutboxStore()
+    relay = OutboxRelay(store, NeverCloses(), CONFIG)
     await relay.start()
 
-    async with asyncio.timeout(30):
-        await relay.stop()
+    # when
+    store.claim = cancelled
 
-
-async def cancelled(*_: object) -> Any:
-    raise asyncio.CancelledError
+    # then
+    await until(lambda: relay.has_failed)
 
 
 @pytest.mark.fault("R9")

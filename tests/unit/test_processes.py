@@ -1,15 +1,20 @@
-"""What systemd is told: when the process is ready, and that its event loop turns."""
+"""The process of a relay or consumer: what systemd is told, and an error while it stops."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from outrider import OutboxRelay
-from outrider.cli.processes import _notify_systemd
+from outrider import ConfigurationError, OutboxRelay
+from outrider.cli.processes import _notify_systemd, run_until_signal
+from outrider.lifecycle import BackgroundService
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.memory_store import MemoryOutboxStore
 
@@ -34,3 +39,29 @@ async def test_process_is_ready_without_its_broker_and_feeds_the_watchdog(
 
     # then
     assert states == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+
+
+class FailsToStop(BackgroundService):
+    _grace = timedelta(seconds=5)
+
+    async def _run(self, opened: asyncio.Event) -> None:
+        opened.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await self._stopping.wait()
+        raise ConfigurationError("it cannot be closed")
+
+
+async def test_error_while_a_process_stops_is_raised_once_and_never_logged_as_forgotten() -> None:
+    # given
+    forgotten: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: forgotten.append(context))
+
+    # when
+    with pytest.raises(ConfigurationError, match="it cannot be closed"):
+        await run_until_signal([FailsToStop()])
+
+    # then
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert forgotten == []
