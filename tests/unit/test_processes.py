@@ -63,5 +63,7 @@ async def test_error_while_a_process_stops_is_raised_once_and_never_logged_as_fo
 
     # then
     await asyncio.sleep(0.01)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)  # these keep the tasks that stop the services
     gc.collect()
     assert forgotten == []
