@@ -71,8 +71,9 @@ class Consumer:
         """Say whether it is a suspect."""
         about = delivery.message.metadata
         again = self.is_shared and about.num_delivered > 1
-        delivery.suspect = again or about.sequence.stream <= self.record.suspects
-        delivery.crash_count = self.record.crashes.get(str(about.sequence.stream), 0)
+        if again or about.sequence.stream <= self.record.suspects:
+            delivery.suspect = True
+            delivery.crash_count = self.record.crashes.get(str(about.sequence.stream), 0)
 
 
 class _Progress:
@@ -89,6 +90,16 @@ class _Progress:
         """The last message of the stream up to which all are acknowledged."""
         self.record = Record.read(config.get("description", ""))
         self.last_delivered: int = info["delivered"]["stream_seq"]
+
+
+def _inherited(found: Sequence[_Progress], last: int, *, died: bool) -> Record:
+    """The record of a new consumer; `last` is the last message of the stream."""
+    record = Record()
+    for progress in sorted(found, key=lambda progress: progress.created):
+        held = progress.last_delivered if died and not progress.record.closed else 0
+        record.suspects = min(last, max(record.suspects, progress.record.suspects, held))
+        record.crashes |= progress.record.crashes
+    return record
 
 
 class Consumers:
@@ -158,10 +169,8 @@ class Consumers:
         self, connection: Connection, name: str, change: Callable[[Record], None]
     ) -> None:
         info = await self._info(connection, name)
-        record, floor = (
-            Record.read(info["config"].get("description", "")),
-            _Progress(info).ack_floor,
-        )
+        progress = _Progress(info)
+        record, floor = progress.record, progress.ack_floor
         change(record)
         record.crashes = {
             key: count for key, count in record.crashes.items() if count > 0 and int(key) > floor
@@ -192,24 +201,18 @@ class Consumers:
         config = ConsumerConfig(
             durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=self._ack_wait
         )
-        if furthest is not None:
-            start = await self._next_sequence(connection, furthest)
-            config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, start
         record = Record()
-        for progress in sorted(found, key=lambda progress: progress.created):
-            held = progress.last_delivered if died and not progress.record.closed else 0
-            record.suspects = max(record.suspects, progress.record.suspects, held)
-            record.crashes |= progress.record.crashes
+        if furthest is not None:
+            # A stream that was restored from a backup may end before the acknowledged message.
+            last = (await connection.js.stream_info(self._stream)).state.last_seq
+            config.deliver_policy = DeliverPolicy.BY_START_SEQUENCE
+            config.opt_start_seq = min(furthest.ack_floor, last) + 1
+            record = _inherited(found, last, died=died)
         config.description = str(record)
         self._set_filter(connection, config)
         await connection.js.add_consumer(self._stream, config)
         shared = name == self._group
         return Consumer(name=name, ack_wait=self._ack_wait, record=record, is_shared=shared)
-
-    async def _next_sequence(self, connection: Connection, furthest: _Progress) -> int:
-        # A stream that was restored from a backup may end before the acknowledged message.
-        state = (await connection.js.stream_info(self._stream)).state
-        return min(furthest.ack_floor, state.last_seq) + 1
 
     def _set_filter(self, connection: Connection, config: ConsumerConfig) -> None:
         if len(self._subjects) > 1:
