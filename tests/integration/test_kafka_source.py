@@ -278,6 +278,7 @@ async def test_unacknowledged_events_are_lost_when_the_group_changes(url: str) -
     assert again
     assert {d.envelope for d in moved + again} == set(batch)
     assert {d.envelope for d in rest} == set(batch), "nothing was acknowledged"
+    assert not any(d.suspect for d in moved + again + rest), "no process died"
 
 
 class Journal:

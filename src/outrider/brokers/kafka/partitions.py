@@ -23,9 +23,8 @@ class Partition:
     """
 
     def __init__(self, start: Position, own_crashes: Counter[int]) -> None:
-        self.topic_id = start.topic_id
         self.committed: Position | None = None
-        self._owner, self._first_innocent = start.owner, start.first_innocent
+        self._start = start
         self._crashes, self._own_crashes = dict(start.crashes), own_crashes
         self._unacknowledged: dict[int, Delivery] = {}
         self._end = start.offset
@@ -39,7 +38,8 @@ class Partition:
     def position(self) -> Position:
         """What to commit while this source has the partition."""
         offsets = self._crashes.keys() | self._own_crashes.keys()
-        return self._position(self._owner, {offset: self._count(offset) for offset in offsets})
+        crashes = {offset: self._count(offset) for offset in offsets}
+        return self._position(self._start.owner, crashes)
 
     @property
     def released_position(self) -> Position:
@@ -49,7 +49,7 @@ class Partition:
     def deliver(self, record: ConsumerRecord) -> Delivery:
         delivery, offset = to_delivery(record), record.offset
         delivery.crash_count = self._crashes.get(offset, 0)
-        delivery.suspect = offset < self._first_innocent or delivery.crash_count > 0
+        delivery.suspect = offset < self._start.first_innocent or delivery.crash_count > 0
         self._unacknowledged[offset] = delivery
         self._end = offset + 1
         return delivery
@@ -70,11 +70,11 @@ class Partition:
         return self._crashes.get(offset, 0) + self._own_crashes[offset]
 
     def _position(self, owner: str, crashes: dict[int, int]) -> Position:
-        offset = self.next_offset
+        offset, first_innocent = self.next_offset, self._start.first_innocent
         return Position(
             offset=offset,
             owner=owner,
-            topic_id=self.topic_id,
+            topic_id=self._start.topic_id,
             crashes={at: count for at, count in crashes.items() if count > 0},
-            first_innocent=self._first_innocent if self._first_innocent > offset else 0,
+            first_innocent=first_innocent if first_innocent > offset else 0,
         )

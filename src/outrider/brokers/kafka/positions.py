@@ -43,6 +43,10 @@ class Position:
     first_innocent: int = 0
     """A process that died may have held the records before this offset."""
 
+    def is_of_another_topic(self, topic_id: str) -> bool:
+        """Whether the topic was created again since then; an empty id is not known."""
+        return bool(self.topic_id and topic_id) and self.topic_id != topic_id
+
     @property
     def metadata(self) -> str:
         crashes = {str(offset): count for offset, count in self.crashes.items()}
@@ -101,7 +105,7 @@ async def ranges(
 def resume(position: Position, found: Range) -> tuple[int, Loss | None]:
     """Where to receive from, and what is lost."""
     offset = position.offset
-    if position.topic_id and found.topic_id and position.topic_id != found.topic_id:
+    if position.is_of_another_topic(found.topic_id):
         return found.beginning, _loss(found.place, offset, None, _RECREATED)
     if offset < found.beginning:
         return found.beginning, _loss(found.place, offset, found.beginning - offset, _EXPIRED)

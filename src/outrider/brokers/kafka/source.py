@@ -79,7 +79,10 @@ class KafkaSource(Openable):
                 "KafkaSource: it needs a group, a topic, and another topic for dead letters"
             )
         self._dead_letters = DeadLetters(self._cluster, self._topics, group)
+        self._assignment: frozenset[TopicPartition] | None = None
+        """None while the group rebalances."""
         self._partitions: dict[TopicPartition, Partition] = {}
+        """Those of the assignment from which this source receives."""
         self._left: dict[TopicPartition, Position] = {}
         """Where this source left partitions that it had before."""
         self._own_crashes = defaultdict[TopicPartition, Counter[int]](Counter)
@@ -234,7 +237,7 @@ class KafkaSource(Openable):
                 ids = await topic_ids(consumer._client, self._topics)
         self._next_topic_check = time.monotonic() + _TOPIC_CHECK_INTERVAL_S
         for place, partition in list(self._partitions.items()):
-            if partition.topic_id not in ("", ids.get(place.topic, partition.topic_id)):
+            if partition.position.is_of_another_topic(ids.get(place.topic, "")):
                 self._drop_partition(place)
 
     async def _resume(self, consumer: AIOKafkaConsumer, limit: int) -> None:
@@ -242,18 +245,19 @@ class KafkaSource(Openable):
 
         aiokafka has no public call that returns the metadata of a commit, hence `_coordinator`.
         """
-        new = consumer.assignment() - self._partitions.keys()
-        if not new:
+        assignment = self._assignment
+        if not assignment or not (new := assignment - self._partitions.keys()):
             return
         with self._cluster.translating():
             async with asyncio.timeout(self._cluster.connect_timeout_s):
                 committed = await consumer._coordinator.fetch_committed_offsets(list(new))
                 found = await ranges(consumer, new)
-        # A rebalance may have happened meanwhile.
-        for place in new & consumer.assignment():
-            left, topic_id = self._left.get(place), found[place].topic_id
+        if self._assignment is not assignment:
+            return
+        for place in new:
+            left = self._left.get(place)
             position = Position.parse(*committed[place]) if place in committed else None
-            if left is not None and topic_id not in ("", left.topic_id):
+            if left is not None and left.is_of_another_topic(found[place].topic_id):
                 position = left  # Kafka deletes the commits of a topic that is deleted.
             start = self._start(position, found[place], limit, self._own_crashes[place])
             self._partitions[place] = Partition(start, self._own_crashes[place])
@@ -285,7 +289,7 @@ class KafkaSource(Openable):
         if partition is None or await consumer.position(place) != offset:
             return
         found = (await ranges(consumer, {place}))[place]
-        start, loss = resume(Position(offset=offset, topic_id=partition.topic_id), found)
+        start, loss = resume(replace(partition.position, offset=offset), found)
         if loss is None or start < offset:
             self._drop_partition(place)
             return
@@ -324,7 +328,7 @@ class KafkaSource(Openable):
 
     def _drop(self, consumer: AIOKafkaConsumer) -> None:
         if self._consumer == consumer:
-            self._consumer = None
+            self._consumer = self._assignment = None
             self._drop_partitions()
             self._cluster.close_in_background(_stop(consumer))
 
@@ -347,11 +351,15 @@ class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_revoked(self, _: Collection[TopicPartition]) -> None:
         with suppress(OutriderError):
             await self._source._commit(self._consumer, release=True)
-        self._source._drop_partitions()
+        self._set(None)
 
-    async def on_partitions_assigned(self, _: Collection[TopicPartition]) -> None:
-        # Something may have been received while the last commit was in flight.
-        self._source._drop_partitions()
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._set(frozenset(assigned))
+
+    def _set(self, assignment: frozenset[TopicPartition] | None) -> None:
+        if self._source._consumer is self._consumer:  # else it is being closed
+            self._source._drop_partitions()
+            self._source._assignment = assignment
 
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
