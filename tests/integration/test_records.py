@@ -61,7 +61,7 @@ async def stored(engine: AsyncEngine) -> list[EventEnvelope]:
 
 
 def opened(**fields: object) -> OutboxRecord:
-    """A record with what the seeds name, and nothing else unless a test says so."""
+    """A record with a type, a payload and a time, and nothing else unless a test says so."""
     given = {"event_type": "door.opened", "payload": {"door_id": 1}, "occurred_at": NOW, **fields}
     return OutboxRecord(**given)  # type: ignore[arg-type]
 

@@ -78,6 +78,24 @@ async def test_publisher_with_the_two_methods_of_the_port_works_in_a_relay() -> 
     assert isinstance(publisher, EventPublisher)
 
 
+async def test_relay_publishes_batches_of_a_hundred_by_default() -> None:
+    sizes: list[int] = []
+
+    class Counting(InMemoryEventBus):
+        async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+            sizes.append(len(envelopes))
+            await super().publish_all(envelopes)
+
+    outbox, bus = MemoryOutboxStore(), Counting()
+    outbox.record(*(DomainEvent("order.placed", "order", number, {}) for number in range(600)))
+
+    async with OutboxRelay(outbox, bus, RelayConfig(loops=1)):
+        await until(lambda: bus.event_count == 600)
+
+    assert sizes[0] == 100
+    assert max(sizes) == 100
+
+
 class Reluctant(InMemoryEventBus):
     """Takes its time to end when it is told to."""
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from outrider import ConfigurationError, ExponentialRetry, OutboxNames, RelayConfig
+from outrider.cli.publishers import make_publisher
 from outrider.settings import fields as derived
 from outrider.settings.fields import CONFIGS, Setting, all_settings, field_docs, settings_of
 from outrider.settings.masking import mask_url
@@ -137,6 +138,36 @@ def test_environment_overrides_defaults() -> None:
     assert isinstance(config.retry, ExponentialRetry)
 
 
+def test_variables_of_the_messaging_service_reach_its_publisher_and_its_relay() -> None:
+    environment = {
+        "RABBITMQ_URL": "amqp://guest:hidden@broker.example:5672/",
+        "RABBITMQ_EXCHANGE": "letters",
+        "OUTBOX_POLL_INTERVAL": "7",
+        "OUTBOX_BATCH_SIZE": "50",
+        "OUTBOX_MAX_RETRIES": "3",
+        "OUTBOX_CLEANUP_DAYS": "2",
+    }
+
+    settings = read_settings({}, environment)
+    publisher = str(make_publisher(settings.process))
+
+    assert "broker.example" in publisher
+    assert "letters" in publisher
+    assert "hidden" not in publisher
+    relay = settings.relay
+    assert (relay.poll_interval, relay.retention) == (timedelta(seconds=7), timedelta(days=2))
+    assert (relay.batch_size, relay.max_retries) == (50, 3)
+
+
+def test_defaults_of_the_messaging_service_are_kept() -> None:
+    settings = read_settings({}, {"RABBITMQ_URL": "amqp://localhost"})
+
+    assert settings.process.destination == "messaging"
+    assert settings.relay.poll_interval == timedelta(seconds=5)
+    assert (settings.relay.batch_size, settings.relay.max_retries) == (100, 10)
+    assert settings.relay.retention == timedelta(days=7)
+
+
 def test_flags_override_the_environment() -> None:
     settings = read_settings({"batch_size": "7"}, {"OUTBOX_BATCH_SIZE": "500"})
 
@@ -192,7 +223,7 @@ def test_all_problems_are_reported_together_by_where_they_came_from() -> None:
         read_settings({"lease": "soon"}, {"OUTBOX_BATCH_SIZE": "many", "OUTBOX_RETRY": "never"})
 
     assert str(caught.value).split("; ") == [
-        "OUTBOX_BATCH_SIZE: must be a whole number",
+        "OUTBOX_BATCH_SIZE: must be a whole number up to 9,223,372,036,854,775,807",
         "OUTBOX_RETRY: must be stepped or exponential",
         "--lease: must be a number of seconds, up to a hundred years",
     ]
@@ -310,7 +341,7 @@ def test_table_that_is_behind_is_refused_and_can_be_written(tmp_path: Path) -> N
 
 def test_shown_settings_have_no_password() -> None:
     environment = {
-        "DATABASE_URL": "postgresql://app:canary@db/shop?sslpassword=canary",
+        "DATABASE_URL": "postgresql+psycopg://app:canary@db/shop?sslpassword=canary",
         "RABBITMQ_URL": "amqps://app:canary%40@mq:5671/vhost",
     }
 
