@@ -73,8 +73,9 @@ def test_relay_waits_its_interval_of_thirty_seconds_and_then_looks_again() -> No
             await asyncio.sleep(600)
             store.record(created(uuid4()))
             recorded = clock()
-            while not bus.event_count:  # noqa: ASYNC110 - its time costs nothing
-                await asyncio.sleep(0.1)
+            async with asyncio.timeout(60):
+                while not bus.event_count:  # noqa: ASYNC110 - its time costs nothing
+                    await asyncio.sleep(0.1)
             return clock() - recorded
 
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
