@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -129,3 +134,19 @@ def test_status_is_headed_with_the_name_of_the_table(tmp_path: Path) -> None:
     outrider(database, "schema apply --table orders_outbox")
 
     assert outrider(database, "status --table orders_outbox").output.startswith("orders_outbox")
+
+
+def test_dashboard_prints_the_port_that_it_was_given(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/shop.db")
+    outrider(database, "schema apply")
+    command = [sys.executable, "-m", "outrider", "dashboard", "--port", "0"]
+    environment = {**os.environ, "DATABASE_URL": database.url, "PYTHONUNBUFFERED": "1"}
+
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[0]
+        answer = httpx.get(address, timeout=30)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+    assert answer.status_code == 200

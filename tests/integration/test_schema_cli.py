@@ -164,7 +164,7 @@ def test_print_in_json_has_the_bare_statements() -> None:
         (["apply", "--database", f"mysql://u:{SECRET}@h/d"], "mysql: use postgresql://"),
         (["apply", "--database", f"{SECRET} no url"], "this is not a database URL"),
         (["apply", "--database", f"postgresql://u:{SECRET}@h:port/d"], "this is not a database"),
-        (["print", "--table", 'out"box'], "--table: table 'out\"box': use 1 to 63 lower-case"),
+        (["print", "--table", 'out"box'], "--table: table: use 1 to 63 lower-case"),
         (["print", "--to", "99"], "99 is not in the range"),
         (["print", "--dialect", "sqlite", "--schema", "app"], "SQLite has none"),
         (["print", "--dialect", "sqlite", "--roles"], "sqlite has no roles"),

@@ -71,7 +71,9 @@ class EventFilter:
                 try:
                     values[field.name] = _PARSERS.get(field.name, _text)(text)
                 except (ValueError, OverflowError):
-                    raise ConfigurationError(f"{field.name}: {text!r} is not understood") from None
+                    raise ConfigurationError(
+                        f"{field.name}: {text!r} is not understood; write {_RULES[field.name]}"
+                    ) from None
         return cls(**values)
 
     def texts(self) -> dict[str, str]:
@@ -151,6 +153,12 @@ def _position(text: str) -> int:
     return position
 
 
+_RULES: Final = {
+    **{field.name: "text without the character NUL" for field in fields(EventFilter)},
+    "event_id": "an id such as 0195d0a2-0000-7000-8000-000000000001",
+    **dict.fromkeys(("since", "until"), "a time such as 2026-01-31T12:00Z"),
+    **dict.fromkeys(("first", "last"), "a position, a whole number"),
+}
 _PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "event_id": UUID,
     "since": _moment,

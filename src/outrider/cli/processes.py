@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -156,7 +157,7 @@ async def load_services(
                 found, AbstractAsyncContextManager
             ):
                 found = await stack.enter_async_context(found)
-        services = list(found) if isinstance(found, list | tuple) else [found]
+        services = list(found) if isinstance(found, Iterable) else [found]
         for service in services:
             if not isinstance(service, kind):
                 raise ConfigurationError(

@@ -67,7 +67,11 @@ def _topology(name: str | None) -> Topology | None:
 
     if name is None:
         return None
-    found = load_object(name)
+    try:
+        found = load_object(name)
+    except ConfigurationError as problem:
+        raise ConfigurationError(f"--rabbitmq-topology: {problem}") from None
     if not isinstance(found, Topology):
-        raise ConfigurationError(f"{name} is a {type(found).__name__}, not a Topology")
+        kind = type(found).__name__
+        raise ConfigurationError(f"--rabbitmq-topology: {name} is a {kind}, not a Topology")
     return found

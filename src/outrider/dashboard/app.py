@@ -13,7 +13,8 @@ try:
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"{missing.name}: pip install 'outrider[dashboard]'") from None
+    hint = f"{missing.name}: pip install 'outrider[dashboard]'"
+    raise ModuleNotFoundError(hint, name=missing.name) from None
 
 from outrider.dashboard.actions import Actions
 from outrider.dashboard.guard import Access, AuthorizeAction, Guard, only_local

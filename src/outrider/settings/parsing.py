@@ -111,7 +111,9 @@ SWITCH: Final = Kind(
 )
 _KINDS: Final = {
     "str": Kind(name="TEXT", rule="must be text", parse=str),
-    "int": Kind(name="NUMBER", rule="must be a whole number", parse=parse_integer),
+    "int": Kind(
+        name="NUMBER", rule=f"must be a whole number up to {_MAX_INTEGER:,}", parse=parse_integer
+    ),
     "bool": SWITCH,
     "Path": Kind(name="FILE", rule="must be a path", parse=Path),
     "timedelta": SECONDS,

@@ -75,7 +75,22 @@ class Settings:
     names: OutboxNames
     relay: RelayConfig
     found: tuple[FoundSetting, ...] = field(repr=False)
-    """Every setting with its source, for `outrider config`."""
+    """Every setting with its source."""
+
+    @property
+    def in_effect(self) -> list[FoundSetting]:
+        """One for each field, for `outrider config`: of two that set one field, what counts."""
+        parts: dict[type, object] = {
+            type(part): part for part in (self.process, self.names, self.relay)
+        }
+        chosen = dict[tuple[object, str], FoundSetting]()
+        for each in self.found:
+            config, field = each.setting.config, each.setting.field
+            other = chosen.setdefault((config, field), each)
+            counts = other is not each and each.value() == getattr(parts[config], field)
+            if counts and each.is_given >= other.is_given:
+                chosen[config, field] = each
+        return list(chosen.values())
 
 
 def read_settings(flags: Texts, environment: Mapping[str, str]) -> Settings:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import click
 
-from outrider.cli.database import database_option, run
+from outrider.cli.database import ProblemFound, database_option, run
 from outrider.cli.settings_options import names_options
 from outrider.store.schema.tables import OutboxTables
 
@@ -58,21 +59,33 @@ def dashboard(
 
         from outrider.dashboard.guard import is_loopback
     except ModuleNotFoundError as missing:
-        hint = f"{missing.name} is missing: pip install 'outrider[dashboard]'"
+        library = (missing.name or "").partition(".")[0]
+        hint = f"{library} is missing: pip install 'outrider[dashboard]'"
         raise click.UsageError(hint) from None
     if not is_loopback(host) and not password:
         raise click.UsageError(f"--host {host} lets others in: set a password, or leave it out")
 
+    listener = _listen(host, port)
+
     async def serve(engine: AsyncEngine) -> None:
         app = dashboard_app(engine, names, password, read_only=read_only, show_payload=show_payload)
         # Ignores X-Forwarded-*: access is decided by the peer address.
-        config = uvicorn.Config(
-            app, host=host, port=port, log_level="warning", proxy_headers=False, ws="none"
-        )
-        click.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
-        await uvicorn.Server(config).serve()
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, ws="none")
+        address = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{address}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")
+        await uvicorn.Server(config).serve([listener])
 
-    run(database, serve, names)
+    with listener:
+        run(database, serve, names)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).partition(" (")[0]
+        raise ProblemFound(f"--host {host} --port {port}: {why}; choose another") from None
 
 
 def dashboard_app(

@@ -42,13 +42,13 @@ def config(*, as_json: bool, **flags: str | None) -> None:
     OUTBOX_BATCH_SIZE=500 outrider config
     """
     warn_of_unknown_variables()
-    found = settings_or_usage_error(flags).found
+    found = settings_or_usage_error(flags).in_effect
     facts = {
         each.setting.name: {"value": each.masked_text, "source": each.source} for each in found
     }
-    lines = [
-        f"{each.setting.name:<18}  {each.masked_text or '-':<48}  {each.source}" for each in found
-    ]
+    rows = [(each.setting.name, each.masked_text or "-", each.source) for each in found]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"{name:<{names}}  {value:<{values}}  {source}" for name, value, source in rows]
     print_result(facts, "\n".join(lines), as_json=as_json)
 
 

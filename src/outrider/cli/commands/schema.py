@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from outrider.store.schema.names import OutboxNames
 
+_BEGIN = "-- For a transaction of your own: --no-transaction, else this COMMIT ends it.\nBEGIN"
 _VERSION = click.IntRange(0, steps.LATEST)
 
 
@@ -87,6 +88,12 @@ def apply(*, database: URL, names: OutboxNames, to: int | None, as_json: bool) -
     is_flag=True,
     help="Print the GRANT statements for these roles instead of the tables.",
 )
+@click.option(
+    "--no-transaction",
+    "bare",
+    is_flag=True,
+    help="Without BEGIN and COMMIT, to run it in a transaction of your own.",
+)
 @_role_options
 @json_option
 def print_sql(
@@ -96,12 +103,14 @@ def print_sql(
     since: int,
     to: int,
     roles: bool,
+    bare: bool,
     as_json: bool,
     **role: str,
 ) -> None:
     """Print the migrations as SQL; needs no database.
 
-    With --to below --from it prints the downgrade.
+    With --to below --from it prints the downgrade. The SQL is a transaction of its own: with
+    `psql --single-transaction`, or inside another script's transaction, add --no-transaction.
 
     \b
     outrider schema print --from 1 | psql shop
@@ -111,7 +120,7 @@ def print_sql(
         raise click.UsageError(f"--roles: {dialect} has no roles")
     named = {name.removesuffix("_role"): given for name, given in role.items()}
     sql = steps.grants(names, **named) if roles else _statements(dialect, names, since, to)
-    wrapped = ["BEGIN", *sql, "COMMIT"] if sql else []
+    wrapped = sql if bare or not sql else [_BEGIN, *sql, "COMMIT"]
     text = "\n".join(f"{statement};" for statement in wrapped)
     print_result({"statements": sql}, text, as_json=as_json)
 

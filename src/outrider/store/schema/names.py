@@ -19,10 +19,13 @@ _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def check_identifier(what: str, name: object) -> str:
-    """PostgreSQL truncates long names silently, and folds unquoted names to lower case."""
+    """PostgreSQL truncates long names silently, and folds unquoted names to lower case.
+
+    No error repeats the name: a misplaced URL has a password.
+    """
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
-            f"{what} {name!r}: use 1 to 63 lower-case letters, digits and _, not a digit first"
+            f"{what}: use 1 to 63 lower-case letters, digits and _, not a digit first"
         )
     return name
 
