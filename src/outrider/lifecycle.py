@@ -107,7 +107,9 @@ class BackgroundService(_Entered):
     @property
     def has_failed(self) -> bool:
         """Whether the service has ended although nobody stopped it; only a restart cures that."""
-        return self._task is not None and self._task.done() and not self._stopping.is_set()
+        task = self._task
+        has_ended = task is not None and task.done() and not task.cancelled()
+        return has_ended and not self._stopping.is_set()
 
     @property
     def _health_problem(self) -> str | None:

@@ -14,7 +14,7 @@ from outrider import ConfigurationError, DomainEvent, OutboxRelay, RelayConfig
 from outrider.brokers import ACCEPTED
 from outrider.outcomes import Outcome
 from outrider.relay import relay as relay_module
-from outrider.signals import ServiceFailed
+from outrider.signals import RelayStarted, ServiceFailed
 from outrider.testing.memory_store import MemoryOutboxStore
 from tests.support.doubles import RecordingSink, SignalRecorder
 from tests.support.until import until
@@ -183,3 +183,16 @@ async def test_cancelled_error_at_the_start_is_an_error_of_the_start(
 
     with pytest.raises(ConfigurationError, match="CancelledError"):
         await call(OutboxRelay(store, RecordingSink(), CONFIG))
+
+
+async def test_relay_whose_run_was_cancelled_has_ended_and_not_failed() -> None:
+    signals = SignalRecorder()
+    relay = OutboxRelay(MemoryOutboxStore(), RecordingSink(), CONFIG, on_signal=signals)
+    running = asyncio.create_task(relay.run())
+    await signals.until(lambda: bool(signals.of(RelayStarted)))
+
+    running.cancel()
+    await asyncio.wait({running})
+
+    assert (relay.problem, relay.has_failed) == ("OutboxRelay has ended", False)
+    assert not signals.of(ServiceFailed)

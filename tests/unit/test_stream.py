@@ -39,7 +39,9 @@ from tests.support.pages.sse import MAX_WAIT_S, Message, Parser
 from tests.support.until import until
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-SECRETS = EventMetadata(correlation_id="c-1", user_id="u-1", trace_id="t-1", traceparent="00-1")
+SECRETS = EventMetadata(
+    correlation_id="corr-1", user_id="user-1", trace_id="trace-1", traceparent="00-1"
+)
 QUICK = StreamConfig(poll_interval=timedelta(milliseconds=10))
 
 
@@ -68,7 +70,7 @@ class Table:
     def __init__(self) -> None:
         self.kept: list[DeliveredEvent] = []
         self.newest = 0
-        self.away: Exception | None = None
+        self.away: BaseException | None = None
         self.reads = 0
         self.wake: Callable[[str], None] = lambda _word: None
 
@@ -173,11 +175,11 @@ def test_clients_see_no_user_and_no_trace_unless_told_so() -> None:
     by_default = Frames("shop", StreamConfig().metadata).of(1, sent)
     asked_for = Frames("shop", ("user_id", "traceparent")).of(1, sent)
 
-    assert b"c-1" in by_default
-    assert not any(word in by_default for word in (b"u-1", b"t-1", b"00-1"))
-    assert b"u-1" in asked_for
+    assert b"corr-1" in by_default
+    assert not any(word in by_default for word in (b"user-1", b"trace-1", b"00-1"))
+    assert b"user-1" in asked_for
     assert b"00-1" in asked_for
-    assert b"c-1" not in asked_for
+    assert b"corr-1" not in asked_for
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
@@ -451,16 +453,24 @@ async def test_outage_of_the_database_keeps_streams_open(table: Table, since: An
     assert [type(signal) for signal in told] == [s.StoreUnavailable, s.StoreAvailable]
 
 
-async def test_trouble_that_waiting_cannot_cure_ends_everything(table: Table) -> None:
-    manager = StreamManager(table, QUICK)
+@pytest.mark.parametrize(
+    "error", [ConfigurationError("no such table"), asyncio.CancelledError()], ids=repr
+)
+async def test_trouble_that_waiting_cannot_cure_ends_everything_and_is_told(
+    table: Table, error: BaseException
+) -> None:
+    told: list[s.Signal] = []
+    manager = StreamManager(table, QUICK, on_signal=told.append)
     await manager.start()
     async with reading(manager) as reader:
-        table.away = ConfigurationError("no such table")
+        table.away = error
 
         with pytest.raises(StopAsyncIteration):
             await reader.take(1)
 
+    await until(lambda: manager.has_failed)
     assert manager.problem == "StreamManager has ended"
+    assert [type(signal) for signal in told] == [s.ServiceFailed]
     with pytest.raises(BrokerUnavailable):
         manager.connect()
     with pytest.raises(ConfigurationError):
