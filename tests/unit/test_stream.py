@@ -40,7 +40,7 @@ from tests.support.until import until
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SECRETS = EventMetadata(
-    correlation_id="corr-1", user_id="user-1", trace_id="trace-1", traceparent="00-1"
+    correlation_id="corr-1", user_id="user-1", trace_id="trace-1", traceparent="parent-1"
 )
 QUICK = StreamConfig(poll_interval=timedelta(milliseconds=10))
 
@@ -176,9 +176,9 @@ def test_clients_see_no_user_and_no_trace_unless_told_so() -> None:
     asked_for = Frames("shop", ("user_id", "traceparent")).of(1, sent)
 
     assert b"corr-1" in by_default
-    assert not any(word in by_default for word in (b"user-1", b"trace-1", b"00-1"))
+    assert not any(word in by_default for word in (b"user-1", b"trace-1", b"parent-1"))
     assert b"user-1" in asked_for
-    assert b"00-1" in asked_for
+    assert b"parent-1" in asked_for
     assert b"corr-1" not in asked_for
 
 
