@@ -1,4 +1,4 @@
-"""The relay of the accounts example: when it looks, and which event it takes first."""
+"""The relay of the accounts example: when it looks, what it takes first, what a failure stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from examples.accounts.account import AccountCreated, AccountRole
 from examples.accounts.persistence import create_tables, open_engine
 from examples.accounts.settings import Settings
-from outrider import InMemoryEventBus, OutboxEventDispatcher, OutboxRelay, SqlOutboxStore
+from outrider import (
+    Handlers,
+    InMemoryEventBus,
+    InProcessPublisher,
+    OutboxEventDispatcher,
+    OutboxRelay,
+    SqlOutboxStore,
+)
 from outrider.outcomes import ClaimedEvent
 from outrider.testing.memory_store import MemoryOutboxStore
 from tests.support.databases import DIALECTS, fresh
@@ -86,6 +93,55 @@ def test_relay_waits_its_interval_of_thirty_seconds_and_then_looks_again() -> No
     assert 20 <= len(waits) <= 26
     assert all(24 <= wait <= 30 for wait in waits)
     assert late <= 30.1
+
+
+@pytest.mark.parametrize("end", ["stopped", "cancelled"])
+def test_relay_that_sleeps_ends_at_once(end: str) -> None:
+    async def live() -> float:
+        clock, relay = asyncio.get_running_loop().time, OutboxRelay(DeafStore(), InMemoryEventBus())
+        running = asyncio.create_task(relay.run())
+        await asyncio.sleep(60)
+        asked = clock()
+        if end == "stopped":
+            await relay.stop()
+        else:
+            running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled() == (end == "cancelled")
+        return clock() - asked
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        assert runner.run(live()) == 0
+
+
+async def test_failing_handler_is_logged_and_stops_neither_other_handlers_nor_other_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # given: of two accounts, whose events make one batch, the first is bad luck for one handler
+    mallory, ada, handlers, seen = uuid4(), uuid4(), Handlers(), list[UUID]()
+
+    @handlers.handles(AccountCreated)
+    async def refuse_mallory(event: AccountCreated) -> None:
+        if event.account_id == mallory:
+            raise ValueError
+
+    @handlers.handles(AccountCreated)
+    async def note(event: AccountCreated) -> None:
+        seen.append(event.account_id)
+
+    store = MemoryOutboxStore()
+    bad, good = store.record(created(mallory), created(ada))
+
+    # when
+    config = replace(Settings.read({}).relay, loops=1)
+    async with OutboxRelay(store, InProcessPublisher(handlers), config):
+        await until(lambda: bad.retry_count > 0)
+
+    # then
+    assert set(seen) == {mallory, ada}
+    assert (bad.status, good.status, good.retry_count) == ("pending", "published", 0)
+    told = [r.getMessage() for r in caplog.records if r.name == "outrider.relay"]
+    assert [line for line in told if "event refused" in line and str(bad.event.id) in line]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
