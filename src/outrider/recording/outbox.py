@@ -194,7 +194,7 @@ _outbox_of: Final = lru_cache(Outbox)
 
 @listens_for(Session, "transient_to_pending")
 def _added(session: Session, added: object) -> None:
-    if isinstance(added, OutboxRecord):
+    if isinstance(added, OutboxRecord) and not session_hook.shows(session, added):
         # The last one, so that the record comes after all events that were recorded before it.
         writers = [session.info.get(COLLECTOR), *session_hook.writers(session)]
         mapped = [writer for writer in writers if writer and writer.is_mapped]

@@ -51,12 +51,17 @@ def writers(session: Session) -> list[Writer]:
     return list(session.info.get(_UNCOMMITTED, ()))
 
 
+def shows(session: Session, record: OutboxRecord) -> bool:
+    """Whether the record stands for a row that was added before."""
+    return any(record in rows for rows in session.info.get(_UNCOMMITTED, {}).values())
+
+
 def add_record(session: Session, writer: Writer, record: OutboxRecord) -> None:
     """Insert a record of the application with the recorded events, not with the next flush."""
     if _COMMITTING in session.info:
         session.expunge(record)
         add_rows(session, writer, [row_of_record(record)])
-    elif all(record not in rows for rows in session.info.get(_UNCOMMITTED, {}).values()):
+    else:
         _rows_of(session, writer).add_record(record, _open_savepoints(session))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from sqlalchemy.orm import make_transient
+
 from outrider.errors import InvalidEvent
 from outrider.recording.rows import is_changed, record_of, row_of_record
 
@@ -85,7 +87,7 @@ class UncommittedRows:
             if record not in session:
                 del self._entries[key]
                 continue
-            session.expunge(record)
+            make_transient(record)  # faster than expunge, which looks for cascades
             row, savepoints = self._entries[key]
             if row is None or is_changed(record, row):
                 self._entries[key] = _Entry(row_of_record(record), savepoints)
