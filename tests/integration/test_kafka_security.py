@@ -148,3 +148,4 @@ async def test_tls_to_a_listener_without_it_is_explained(secure: SecureKafka) ->
         await KafkaPublisher(secure.url, config=login(secure.certificate)).open()
 
     assert PASSWORD not in repr(caught.value)
+    assert "does this port speak TLS?" in str(caught.value)

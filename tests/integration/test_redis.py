@@ -386,6 +386,14 @@ async def test_bad_password_and_database_are_explained_without_the_password(url:
         assert CANARY not in shown
 
 
+async def test_tls_to_a_port_without_it_is_told_at_once_with_the_cure(url: str) -> None:
+    publisher = RedisPublisher(url.replace("redis:", "rediss:"))
+
+    with pytest.raises((BrokerUnavailable, ConfigurationError), match="does this port speak TLS?"):
+        await publisher.open()
+    await publisher.close()
+
+
 @pytest.mark.fault("B15")
 @pytest.mark.parametrize("missing", ["xadd", "multi"])
 async def test_missing_permission_is_found_when_opening_and_nothing_is_added(

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from outrider.errors import BrokerUnavailable, ConfigurationError, OutriderError
+
+_IS_IT_TLS: Final = "does this port speak TLS? If not, use a URL and settings without TLS"
+
+
+class TlsNotAnswered(OSError):
+    """The server was reached, and did not answer the TLS handshake."""
 
 
 class Diagnosis(NamedTuple):
@@ -35,7 +41,10 @@ def network_diagnosis(error: BaseException | None) -> Diagnosis | None:
             return Diagnosis(True, f"its certificate is not trusted: {error.verify_message}")
         case ssl.SSLError():
             cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            return Diagnosis(not cut_off, f"no TLS: {error.reason or type(error).__name__}")
+            why = error.reason or type(error).__name__
+            return Diagnosis(not cut_off, f"no TLS: {why}; {_IS_IT_TLS}")
+        case TlsNotAnswered():
+            return Diagnosis(False, f"no TLS: no answer; {_IS_IT_TLS}")
         case UnicodeError():
             return Diagnosis(True, "the host name is not valid")
         case TimeoutError():
@@ -49,3 +58,9 @@ def network_diagnosis(error: BaseException | None) -> Diagnosis | None:
             )
         case _:
             return None
+
+
+def without_tls(error: Exception, *, tls: bool) -> Exception:
+    """What became of a new connection; a server without TLS cuts it off or stays silent."""
+    silent = isinstance(error, ConnectionResetError | ConnectionAbortedError | TimeoutError)
+    return TlsNotAnswered() if tls and silent else error

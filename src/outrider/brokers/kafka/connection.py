@@ -13,7 +13,7 @@ from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-unty
 
 from outrider.brokers.kafka.config import KafkaConfig, read_url
 from outrider.brokers.kafka.durability import check_durability, check_groups, missing_topic
-from outrider.brokers.network_errors import Diagnosis, network_diagnosis
+from outrider.brokers.network_errors import Diagnosis, network_diagnosis, without_tls
 from outrider.errors import ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Cluster:
             try:
                 connection = await create_conn(host, port, **settings)
             except Exception as error:  # noqa: BLE001 - the caller translates it
-                return error
+                return without_tls(error, tls="ssl_context" in settings)
             connection.close()
         return None
 

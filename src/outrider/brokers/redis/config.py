@@ -99,6 +99,10 @@ class Address:
     def __str__(self) -> str:
         return self._printed
 
+    @property
+    def has_tls(self) -> bool:
+        return issubclass(self._kind, SSLConnection)
+
     def new_connection(self) -> Connection:
         """Not connected yet."""
         made: Connection = self._kind(**self._settings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hiredis import pack_command
 from redis import exceptions
 
-from outrider.brokers.network_errors import Diagnosis, network_diagnosis
+from outrider.brokers.network_errors import Diagnosis, network_diagnosis, without_tls
 from outrider.brokers.redis.config import Address
 from outrider.errors import BrokerUnavailable, OutriderError
 
@@ -177,7 +177,10 @@ class ConnectionPool:
         return None
 
     async def _connect(self, connection: RedisConnection) -> None:
-        await connection.connect()
+        try:
+            await connection.connect()
+        except exceptions.TimeoutError as error:
+            raise without_tls(TimeoutError(), tls=self.address.has_tls) from error
         self._refuse_if_closed()
         if self._check is not None:
             await self._check(connection)
