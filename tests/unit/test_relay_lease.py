@@ -38,6 +38,9 @@ class SlowToEnd:
 
     async def close(self) -> None: ...
 
+    async def publish(self, envelope: Any, /) -> None:
+        await self.publish_all([envelope])
+
     async def publish_all(self, envelopes: Any, /) -> None:
         if not self._store.go_on.is_set():
             try:
@@ -76,6 +79,9 @@ class CutOff:
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    async def publish(self, envelope: Any, /) -> None:
+        await self.publish_all([envelope])
 
     async def publish_all(self, _envelopes: Any, /) -> None:
         if not self._store.go_on.is_set():
