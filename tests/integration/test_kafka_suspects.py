@@ -112,6 +112,29 @@ async def test_suspects_stay_suspects_when_a_living_source_releases_them(topic: 
     assert not new.suspect, "it was not there yet when the process died"
 
 
+async def test_all_that_a_dead_process_may_have_held_is_suspected_and_no_more(
+    topic: Topic,
+) -> None:
+    await topic.send(*events(9))
+    dead, held = topic.source(), list[Delivery]()
+    await dead.open()
+    async with asyncio.timeout(60):
+        while len(held) < 6:
+            found = await dead.receive(2)
+            held += found
+            for delivery in found if held[2:] else ():
+                await dead.acknowledge(delivery)
+    dead._drop(dead._consumer)
+    await topic.expel()
+
+    async with topic.source() as source:
+        again = await receive(source, 2)
+        again += await receive(source, 7)
+
+    assert [each.suspect for each in again] == [True] * 6 + [False] * 3
+    await dead.close()
+
+
 async def test_lost_connection_is_no_crash(topic: Topic) -> None:
     await topic.send(*events(2))
     await topic.crash(2)

@@ -11,7 +11,7 @@ FOUND = Range(place="shop/0", beginning=10, end=100, topic_id="new")
 
 def test_position_survives_its_way_through_the_metadata_of_a_commit() -> None:
     position = Position(
-        offset=12, owner="me", topic_id="old", crashes={12: 2, 15: 1}, first_innocent=20
+        offset=12, owner="me", topic_id="old", crashes={12: 2, 15: 1}, end=18, first_innocent=20
     )
 
     assert Position.parse(12, position.metadata) == position

@@ -39,12 +39,12 @@ class Partition:
         """What to commit while this source has the partition."""
         offsets = self._crashes.keys() | self._own_crashes.keys()
         crashes = {offset: self._count(offset) for offset in offsets}
-        return self._position(self._start.owner, crashes)
+        return self._position(crashes, self._start.owner, self._end)
 
     @property
     def released_position(self) -> Position:
         """What to commit when this source releases the partition: its process did not die."""
-        return self._position("", self._crashes)
+        return self._position(self._crashes)
 
     def deliver(self, record: ConsumerRecord) -> Delivery:
         delivery, offset = to_delivery(record), record.offset
@@ -69,12 +69,13 @@ class Partition:
     def _count(self, offset: int) -> int:
         return self._crashes.get(offset, 0) + self._own_crashes[offset]
 
-    def _position(self, owner: str, crashes: dict[int, int]) -> Position:
+    def _position(self, crashes: dict[int, int], owner: str = "", end: int = 0) -> Position:
         offset, first_innocent = self.next_offset, self._start.first_innocent
         return Position(
             offset=offset,
             owner=owner,
             topic_id=self._start.topic_id,
             crashes={at: count for at, count in crashes.items() if count > 0},
+            end=end if end > offset else 0,
             first_innocent=first_innocent if first_innocent > offset else 0,
         )

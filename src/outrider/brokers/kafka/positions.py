@@ -40,6 +40,8 @@ class Position:
     topic_id: str = ""
     crashes: Mapping[int, int] = field(default_factory=dict)
     """The crash count of each offset with a crash."""
+    end: int = 0
+    """The records before this offset were received, not all of them acknowledged."""
     first_innocent: int = 0
     """A process that died may have held the records before this offset."""
 
@@ -54,6 +56,7 @@ class Position:
             "owner": self.owner,
             "topic": self.topic_id,
             "crashes": crashes,
+            "end": self.end,
             "first_innocent": self.first_innocent,
         }
         return json.dumps({name: value for name, value in found.items() if value})
@@ -68,6 +71,7 @@ class Position:
                 owner=str(found.get("owner", "")),
                 topic_id=str(found.get("topic", "")),
                 crashes={int(at): int(count) for at, count in found.get("crashes", {}).items()},
+                end=int(found.get("end", 0)),
                 first_innocent=int(found.get("first_innocent", 0)),
             )
         except (ValueError, AttributeError, TypeError):

@@ -278,9 +278,10 @@ class KafkaSource(Openable):
         if position.owner == self._me:
             crashes = {at: count - own_crashes[at] for at, count in crashes.items()}
         elif position.owner:
-            # Its process died. It held no more than a consumer receives at once, and no record that
+            # Its process died. After this commit it received once more at most, and no record that
             # was not there yet.
-            first_innocent = max(first_innocent, min(found.end, offset + limit))
+            received = max(offset, position.end) + limit
+            first_innocent = max(first_innocent, min(found.end, received))
         return replace(start, offset=offset, crashes=crashes, first_innocent=first_innocent)
 
     async def _skip(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
