@@ -142,9 +142,7 @@ async def test_renewal_that_comes_while_a_late_batch_is_given_up_does_no_harm() 
 
 
 @pytest.mark.fault("R8")
-async def test_relay_whose_loop_was_blocked_says_so_and_publishes_nothing_before_it_has_renewed() -> (
-    None
-):
+async def test_relay_whose_loop_was_blocked_says_so_and_renews_before_it_publishes() -> None:
     # given
     outbox, bus, order = MemoryOutboxStore(), InMemoryEventBus(), list[str]()
     signals = SignalRecorder()
