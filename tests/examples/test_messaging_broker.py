@@ -286,7 +286,9 @@ async def test_refused_event_fails_with_an_alert_and_goes_out_once_a_person_sets
             return [(e.status, e.retry_count) for e in stage.messaging.events()] == [("failed", 3)]
 
         assert wait_until(failed, MAX_WAIT_S), relay.text
-        assert relay.text.count("CRITICAL outrider.relay event failed") == 1
+        # The line is written after the row is settled.
+        alert = "CRITICAL outrider.relay event failed"
+        assert wait_until(lambda: relay.text.count(alert) == 1, MAX_WAIT_S), relay.text
         ((error,),) = database.run("SELECT last_error FROM outbox_events")
         assert error
 
