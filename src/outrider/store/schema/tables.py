@@ -191,6 +191,7 @@ class OutboxTables:
             Column("status", Text, nullable=False, server_default=text(f"'{PENDING}'")),
             Column("retry_count", Integer, nullable=False, server_default=text("0")),
             Column("crash_count", Integer, nullable=False, server_default=text("0")),
+            # NULL leaves the limit to the relay, whose default is 10.
             Column("max_retries", Integer),
             Column("next_retry_at", UtcDateTime),
             Column("last_error", Text),
