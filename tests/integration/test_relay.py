@@ -270,7 +270,7 @@ async def test_stopped_relay_finishes_its_batch_and_hands_over_at_once(
         await go_on.wait()
 
     slow.before = wait
-    patient = RelayConfig(lease=timedelta(seconds=60), loops=1, batch_size=10)
+    patient = RelayConfig(lease=timedelta(minutes=10), loops=1, batch_size=10)
     await record(database, *range(30))
     first = OutboxRelay(SqlOutboxStore(database), slow, patient, on_signal=watch)
     await first.start()
