@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -14,6 +14,7 @@ from outrider import (
     ConsumerConfig,
     DomainEvent,
     EventEnvelope,
+    EventId,
     ExponentialRetry,
     InMemoryEventBus,
     PublishSubscribeBus,
@@ -106,6 +107,24 @@ async def test_handler_that_fails_does_not_prevent_the_others(make_bus: Callable
 
     assert calls[:2] == ["bad", "good"]
     assert calls.count("good") == 1
+
+
+async def test_event_of_another_producer_keeps_its_id(make_bus: Callable[[], Bus]) -> None:
+    bus, handler = make_bus(), RecordingHandler()
+    bus.subscribe("*", handler)
+    given = EventEnvelope(
+        event_id=EventId.from_string("test-id-123"),
+        event_type="stock.counted",
+        aggregate_type="stock",
+        aggregate_id="1",
+        occurred_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+
+    async with bus:
+        await bus.publish(given)
+        await until(lambda: bool(handler.handled))
+
+    assert str(handler.handled[0].event_id) == "test-id-123"
 
 
 async def test_malformed_pattern_is_refused(make_bus: Callable[[], Bus]) -> None:
