@@ -99,7 +99,7 @@ def _run(source: Callable[[], EventSource], handler: _Deadly) -> NoReturn:
     try:
         asyncio.run(consume())
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - whatever it is, this process never returns to the test
+    except BaseException:  # whatever it is, this process never returns to the test
         traceback.print_exc()
     finally:
         os._exit(1)
