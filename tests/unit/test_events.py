@@ -30,6 +30,14 @@ def test_class_keywords_name_type_and_aggregate() -> None:
     assert event.event_version == 1
 
 
+@pytest.mark.parametrize("event", [placed(), DomainEvent("order.paid", "order", 7, {"sum": 1})])
+def test_envelope_of_an_event_has_its_id_type_aggregate_and_time(event: DomainEvent) -> None:
+    envelope = event.to_envelope()
+
+    for name in ("event_id", "event_type", "aggregate_type", "aggregate_id", "occurred_at"):
+        assert getattr(envelope, name) == getattr(event, name)
+
+
 def test_type_defaults_to_the_class_name_and_aggregate_to_the_id_field() -> None:
     event = AccountOpened(account_id=ORDER, email="a@example.org")
 
