@@ -28,7 +28,7 @@ from outrider import (
     SqlProcessedEvents,
     create_all,
 )
-from outrider.admin import OutboxRepository
+from outrider.admin import OutboxInspector, OutboxRepository
 from outrider.testing.memory_store import MemoryOutboxStore
 
 URL = "sqlite:///first-errors-secret.db"
@@ -128,6 +128,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "repository of a sync engine": (
         lambda: OutboxRepository(SYNC),
         *(ConfigurationError, f"OutboxRepository takes an AsyncEngine, not Engine: {MAKE_ONE}"),
+    ),
+    "inspector of a sync engine": (
+        lambda: OutboxInspector(SYNC),
+        *(ConfigurationError, f"OutboxInspector takes an AsyncEngine, not Engine: {MAKE_ONE}"),
     ),
     "marks of a sync engine": (
         lambda: SqlProcessedEvents(SYNC),

@@ -26,6 +26,7 @@ from outrider.admin.summaries import (
     RelaySummary,
     SinkSummary,
 )
+from outrider.store.engines import check_engine
 from outrider.store.schema.tables import FAILED, PENDING, OutboxTables
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class OutboxInspector:
     """Only reads. On PostgreSQL, a query that takes longer than five seconds is cancelled."""
 
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
+        check_engine(engine, "OutboxInspector")
         self._engine = engine
         self._tables = tables or OutboxTables()
         self._outbox = self._tables.outbox

@@ -331,7 +331,7 @@ def _metadata_of(record: OutboxRecord) -> EventMetadata:
 def mapped_tables() -> OutboxTables | None:
     """The tables that OutboxRecord is mapped onto; None before `map_outbox`."""
     mapped = inspect(OutboxRecord, raiseerr=False)
-    return None if mapped is None else mapped.local_table.info[_TABLES]
+    return None if mapped is None else mapped.local_table.info.get(_TABLES)
 
 
 def map_outbox(tables: OutboxTables | None = None, mapper_registry: registry | None = None) -> None:
