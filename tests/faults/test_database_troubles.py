@@ -307,7 +307,7 @@ async def test_tables_are_brought_up_to_date_while_writers_and_relays_run(
         flow.writers.start(writers=4, pause=0.01)
 
         # when: a relay of today is refused by name, then step by step less so
-        with pytest.raises(ConfigurationError, match="outrider schema check"):
+        with pytest.raises(ConfigurationError, match="outrider schema apply"):
             await OutboxRelay(SqlOutboxStore(flow.engine), InMemoryEventBus()).run()
         await written(flow.writers.committed, 50)
         await schema.apply(flow.engine, to=2)

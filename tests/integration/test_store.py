@@ -298,7 +298,7 @@ async def test_missing_tables_are_a_configuration_error(database: AsyncEngine) -
         await connection.run_sync(outbox.tables.metadata.drop_all)
     store = SqlOutboxStore(database)
 
-    with pytest.raises(ConfigurationError, match="outrider schema check"):
+    with pytest.raises(ConfigurationError, match="outrider schema apply"):
         await store.open(lambda _source: None)
     await store.close()
 

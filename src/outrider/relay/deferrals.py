@@ -58,8 +58,12 @@ class Deferrals:
             )
         return RefusedEvent(event, reason, wait, counted=False)
 
+    @property
+    def are_active(self) -> bool:
+        """Whether any aggregate waits."""
+        return bool(self._waiting)
+
     def accepted(self, events: Iterable[ClaimedEvent]) -> None:
         """Their aggregates wait no longer."""
-        if self._waiting:
-            for event in events:
-                self._waiting.pop(event.aggregate_key, None)
+        for event in events:
+            self._waiting.pop(event.aggregate_key, None)

@@ -207,7 +207,8 @@ class RelayLoop:
         pairs = list(zip(batch, outcomes, strict=True))
         accepted = [event for event, outcome in pairs if isinstance(outcome, Accepted)]
         refused = [self._refused(e, o.reason) for e, o in pairs if isinstance(o, Refused)]
-        self._deferrals.accepted(accepted)
+        if self._deferrals.are_active:
+            self._deferrals.accepted(accepted)
         deferred = self._deferrals.defer(
             (event, o.reason) for event, o in pairs if isinstance(o, Deferred)
         )

@@ -308,8 +308,8 @@ MUTATIONS: Final = {
         (
             Edit(
                 "consumer/handler_runner.py",
-                'detail = f": {error}" if isinstance(error, HandlerMisbehaved | DecodeError) else ""',
-                'detail = f": {error}"',
+                "own = isinstance(error, HandlerMisbehaved | DecodeError)",
+                "own = True",
             ),
         ),
         r"ValueError: ValueError: canary",
