@@ -169,7 +169,9 @@ class Journey:
         handlers = traced([("order.*", Fails())], self.tracer)
         inbox = SqlInbox(async_sessionmaker(self.engine))
         options: dict[str, Any] = {"inbox": inbox, "on_signal": self.on_signal}
-        async with EventConsumer(source, handlers, ConsumerConfig(retry=ONCE, max_retries=2), **options):
+        async with EventConsumer(
+            source, handlers, ConsumerConfig(retry=ONCE, max_retries=2), **options
+        ):
             await until(lambda: self.has(s.EventDeadLettered), "it is set aside")
         self.said.append(repr(source) + str(source))
 

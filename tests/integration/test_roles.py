@@ -116,7 +116,8 @@ def test_relay_may_settle_but_not_change_or_invent_events(
     for allowed in (
         "SELECT * FROM app.outbox FOR UPDATE SKIP LOCKED",
         "UPDATE app.outbox SET status = 'failed', retry_count = 1, crash_count = 1, "
-        "next_retry_at = now(), last_error = 'no', attempts = '[]', published_at = now(), delivery_number = 1",
+        "next_retry_at = now(), last_error = 'no', attempts = '[]', published_at = now(), "
+        "delivery_number = 1",
         "INSERT INTO app.outbox_lanes (sink, lane) VALUES ('default', 1) ON CONFLICT DO NOTHING",
         "SELECT * FROM app.outbox_lanes FOR UPDATE SKIP LOCKED",
         "UPDATE app.outbox_sinks SET last_delivery_number = last_delivery_number + 1",
