@@ -24,6 +24,24 @@ def events(number: int) -> list[DomainEvent]:
     return [DomainEvent("card.added", "card", n, {"number": CANARY}) for n in range(number)]
 
 
+async def record(engine: AsyncEngine, through: str, number: int) -> None:
+    if through == "session":
+        async with AsyncSession(engine) as session, session.begin():
+            outbox.record(session, *events(number))
+    else:
+        async with engine.begin() as connection:
+            outbox.record(connection, *events(number))
+
+
+def record_without_async(engine: Engine, through: str, number: int) -> None:
+    if through == "session":
+        with Session(engine) as session, session.begin():
+            outbox.record(session, *events(number))
+    else:
+        with engine.begin() as connection:
+            outbox.record(connection, *events(number))
+
+
 def spoiling(dialect: str) -> str:
     """PostgreSQL then quotes the row in its DETAIL, SQLite just refuses."""
     if dialect == "postgresql":
@@ -48,12 +66,7 @@ async def test_failed_insert_shows_no_payload(
         await connection.execute(text(spoiling(engine.dialect.name)))
 
     with pytest.raises(DBAPIError) as caught:
-        if through == "session":
-            async with AsyncSession(engine) as session, session.begin():
-                outbox.record(session, *events(number))
-        else:
-            async with engine.begin() as connection:
-                outbox.record(connection, *events(number))
+        await record(engine, through, number)
 
     assert "INSERT INTO" in str(caught.value)
     assert CANARY not in told(caught.value)
@@ -79,12 +92,7 @@ def test_failed_insert_of_a_sync_engine_shows_no_payload(
         connection.execute(text(spoiling(sync_engine.dialect.name)))
 
     with pytest.raises(DBAPIError) as caught:
-        if through == "session":
-            with Session(sync_engine) as session, session.begin():
-                outbox.record(session, *events(number))
-        else:
-            with sync_engine.begin() as connection:
-                outbox.record(connection, *events(number))
+        record_without_async(sync_engine, through, number)
     sync_engine.dispose()
 
     assert "INSERT INTO" in str(caught.value)
@@ -96,11 +104,10 @@ async def test_error_that_the_caller_was_handling_keeps_its_text(engine: AsyncEn
         await connection.execute(text(spoiling(engine.dialect.name)))
     own = ValueError("first\nsecond")
 
-    with pytest.raises(DBAPIError):
-        try:
-            raise own
-        except ValueError:
-            async with AsyncSession(engine) as session, session.begin():
-                outbox.record(session, *events(1))
+    try:
+        raise own
+    except ValueError:
+        with pytest.raises(DBAPIError):
+            await record(engine, "session", 1)
 
     assert str(own) == "first\nsecond"
