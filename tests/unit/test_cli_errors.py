@@ -48,7 +48,7 @@ async def test_what_is_no_relay_is_refused_with_what_to_name_instead(
         async with load_services(f"shop_{name}:{name}", OutboxRelay):
             pass
 
-    assert f"gives a {kind}, not a OutboxRelay; name a OutboxRelay, a list" in str(refused.value)
+    assert f"gives a {kind}, not an OutboxRelay; name an OutboxRelay, a list" in str(refused.value)
 
 
 def test_columns_of_config_stand_apart_and_below_each_other() -> None:

@@ -161,7 +161,7 @@ async def load_services(
         for service in services:
             if not isinstance(service, kind):
                 raise ConfigurationError(
-                    f"{name} gives a {type(service).__name__}, not a {kind.__name__}; name a "
+                    f"{name} gives a {type(service).__name__}, not an {kind.__name__}; name an "
                     f"{kind.__name__}, a list of them, or a function without arguments that makes "
                     "them"
                 )

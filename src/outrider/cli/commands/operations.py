@@ -69,17 +69,15 @@ def _parked_table(found: list[ParkedAggregate]) -> Table | str:
     if not found:
         return "nothing is parked."
     heads = ("waiting", "sink", "aggregate", "failed event", "error", "what ends it")
-    rows = [
-        (
-            each.events,
-            each.failed.sink,
-            f"{each.failed.aggregate_type} {each.failed.aggregate_id}",
-            each.failed.event_type,
-            each.failed.last_error,
-            f"outrider retry {each.failed.event_id}\noutrider discard {each.failed.event_id}",
-        )
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        failed = each.failed
+        aggregate = f"{failed.aggregate_type} {failed.aggregate_id}"
+        facts = (each.events, failed.sink, aggregate, failed.event_type, failed.last_error)
+        rows += [
+            (*facts, f"outrider retry {failed.event_id}"),
+            (*[""] * len(facts), f"outrider discard {failed.event_id}"),
+        ]
     return table("parked aggregates", heads, rows)
 
 
