@@ -98,8 +98,9 @@ def _write_rows(session: Session) -> None:
         return
     uncommitted: dict[Writer, UncommittedRows] = session.info.get(_UNCOMMITTED, {})
     if uncommitted:
+        _take_records(session)  # before the flush, which then often has nothing to do
         session.flush()
-        _take_records(session)  # a session with nothing to flush calls no hook
+        _take_records(session)  # those that a hook has added during the flush
     session.info[_COMMITTING] = True
     written: list[tuple[Writer, Connection, list[Row]]] = []
     for writer, rows in uncommitted.items():
