@@ -520,7 +520,7 @@ async def test_structured_cloud_event_is_read(url: str) -> None:
     [
         aio_pika.Message(CANARY.encode()),
         aio_pika.Message(CANARY.encode(), headers={"ce-id": CANARY}),
-        aio_pika.Message(b"{}", message_id=CANARY, headers=SEED),
+        aio_pika.Message(b"{}", message_id=f"\n{CANARY}", headers=SEED),
         aio_pika.Message(b"{}", message_id=str(uuid4()), headers=SEED | {"created_at": CANARY}),
         aio_pika.Message(b"{}", message_id=str(uuid4()), headers=SEED | {"aggregate_id": []}),
         aio_pika.Message(b"{}", message_id=str(uuid4()), headers={"event_type": "a.b"}),
