@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Select, insert, select, text
+from sqlalchemy import Connection, Select, event, insert, select, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -98,6 +98,24 @@ async def test_rolled_back_together(engine: AsyncEngine, outbox: Outbox) -> None
     async with AsyncSession(engine) as session:
         await session.execute(insert(business).values(id="a"))
         outbox.record(session, SeatTaken(seat_id=1))
+        await session.rollback()
+
+    assert (await rows_in(engine), await business_ids(engine)) == ([], [])
+
+
+async def test_commit_that_fails_takes_both_back(engine: AsyncEngine, outbox: Outbox) -> None:
+    async with AsyncSession(engine) as session:
+        await session.execute(insert(business).values(id="a"))
+        own = (await session.connection()).sync_connection
+
+        def fail(connection: Connection) -> None:
+            if connection is own:
+                raise LookupError
+
+        event.listen(engine.sync_engine, "commit", fail)
+        outbox.record(session, SeatTaken(seat_id=1))
+        with pytest.raises(LookupError):
+            await session.commit()
         await session.rollback()
 
     assert (await rows_in(engine), await business_ids(engine)) == ([], [])
