@@ -241,9 +241,9 @@ def _partial_index(name: str, condition: str, *columns: ColumnElement[object]) -
     return Index(name, *columns, postgresql_where=where, sqlite_where=where)
 
 
-_WRITTEN_BY_PRODUCERS: Final = {
-    *("aggregate_type", "aggregate_id", "sink", "event_version", "max_retries"),
-}
+_WRITTEN_BY_PRODUCERS: Final = frozenset(
+    ("aggregate_type", "aggregate_id", "sink", "event_version", "max_retries")
+)
 
 
 def _current_metadata() -> JsonObject:
@@ -255,8 +255,9 @@ class OutboxRecord:
     """One row of the outbox as an ORM object: to write an event by hand, to read and to repair.
 
     A new one needs a type, a payload (JSON text is fine, too) and the time of occurrence. Without
-    an aggregate it is an aggregate of its own. Add it to a session: it stays in `session.new`, can
-    be changed or expunged there, and is inserted just before the commit, like recorded events.
+    an aggregate it is an aggregate of its own. Add it to a session: until the next flush it is in
+    `session.new`, and can be changed or expunged there. It is inserted just before the commit, like
+    recorded events.
     """
 
     event_type: str
