@@ -166,4 +166,4 @@ def test_journey_of_an_event_is_short() -> None:
     files = journey()
 
     assert [path for path in files if not (SOURCE / path).exists()] == []
-    assert 10 < len(set(files)) <= 32
+    assert 10 < len(set(files)) <= 30
