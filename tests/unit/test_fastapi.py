@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from outrider import (
     DatabaseUnavailable,
+    DomainEvent,
     EventConsumer,
     EventMetadata,
     InMemoryEventBus,
@@ -135,6 +136,20 @@ async def test_application_is_not_ready_while_the_database_is_away() -> None:
         answer = await http.get("/readyz")
 
     assert (answer.status_code, answer.json()["problems"]) == (503, ["the database is unavailable"])
+
+
+async def test_event_of_a_request_that_flushed_nothing_is_not_in_the_bus_of_the_next() -> None:
+    app = FastAPI()
+
+    @app.get("/emit")
+    async def emit(bus: RequestEvents) -> int:
+        bus.emit(DomainEvent("order.placed", "order", 1, {}))
+        return bus.event_count
+
+    async with client(app) as http:
+        counts = [(await http.get("/emit")).json() for _ in range(2)]
+
+    assert counts == [1, 1]
 
 
 async def test_liveness_fails_when_a_part_has_ended_by_itself_and_not_when_it_was_stopped() -> None:
