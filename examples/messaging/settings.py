@@ -29,7 +29,7 @@ class Settings:
         given = {name: text for name, text in environment.items() if text}
         found = read_settings({}, DEFAULTS | given)
         return Settings(
-            database_url=found.process.database,
+            database_url=found.process.database or DEFAULTS["DATABASE_URL"],
             rabbitmq_url=given.get("RABBITMQ_URL"),
             exchange=found.process.destination,
             audit=given.get("MESSAGING_AUDIT") == "1",

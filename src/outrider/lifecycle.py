@@ -13,7 +13,7 @@ from outrider.observability.safe_signals import SafeSignals
 from outrider.signals import ServiceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection
+    from collections.abc import Awaitable, Callable, Collection
     from datetime import timedelta
 
     from outrider.ports import EventPublisher
@@ -172,7 +172,7 @@ class BackgroundService(_Entered):
         """Report a failure after the start, since perhaps nobody awaits the task before `stop`."""
         name = type(self).__name__
         try:
-            await refuse_own_cancellation(name, self._run(opened))
+            await refuse_own_cancellation(name, lambda: self._run(opened))
         except Exception as error:
             if opened.is_set():
                 own = isinstance(error, OutriderError)
@@ -187,10 +187,10 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def refuse_own_cancellation(name: str, work: Awaitable[None]) -> None:
-    """Await work whose CancelledError, if nobody has cancelled it, is an error and not its end."""
+async def refuse_own_cancellation(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do work whose CancelledError, if nobody has cancelled it, is an error and not its end."""
     try:
-        await work
+        await work()
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise

@@ -116,6 +116,7 @@ ALL = [
         *("redis", "Redis", "stream", "stream"),
         ["config"],
         ["group", "ordered", "dead_letters", "config"],
+        ("RedisEventBus",),
     ),
 ]
 every_broker = pytest.mark.parametrize("broker", ALL, ids=lambda broker: broker.package)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.brokers.event_bus import BrokerEventBus
 from outrider.brokers.in_process import InProcessPublisher
 from outrider.brokers.memory import InMemoryEventBus
 from outrider.testing.conformance import PublisherSuite, SinkHarness, SourceHarness, SourceSuite
+from outrider.testing.memory_broker import MemoryPublisher
 from tests.support.conformance.memory_harness import HandlerSink, MemoryGroup, MemorySink
 
 
@@ -14,6 +16,12 @@ class TestMemoryPublisher(PublisherSuite):
     @pytest.fixture
     def sink(self) -> SinkHarness:
         return MemorySink()
+
+
+class TestBrokerEventBus(PublisherSuite):
+    @pytest.fixture
+    def sink(self) -> SinkHarness:
+        return MemorySink(lambda broker: BrokerEventBus(MemoryPublisher(broker), broker.source()))
 
 
 class TestMemorySource(SourceSuite):

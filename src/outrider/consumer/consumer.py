@@ -230,7 +230,7 @@ class EventConsumer(BackgroundService):
             self._queues[aggregate].append(delivery)
             return
         self._queues[aggregate] = deque([delivery])
-        draining = refuse_own_cancellation("the source", self._drain(aggregate))
+        draining = refuse_own_cancellation("the source", lambda: self._drain(aggregate))
         task = asyncio.create_task(draining, name="outrider-handle")
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)

@@ -50,7 +50,6 @@ class PydanticCodec:
                 raise DecodeError(f"{owner}: {name}: missing")
         return event
 
-
     def _read(self, data: bytes | str) -> PydanticEvent:
         """A class refuses unknown fields when an event is created, but ignores them here."""
         try:

@@ -32,7 +32,7 @@ from outrider.relay.outages import Outages
 from outrider.signals import EventLoopBlocked, OnSignal, RelayStarted, RelayStopped, WokenUp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from outrider.ports import RelayStore
 
@@ -118,15 +118,15 @@ class OutboxRelay(BackgroundService):
     async def _relay(self, sink_problem: str | None) -> None:
         """Run the loops and what they need; if one of these ends early, all end with its error."""
         quiet_s = (self.config.publish_timeout + MAX_OUTAGE_DELAY).total_seconds()
-        needs = {
-            "lease": self._keep_lease(),
-            "cleanup": self._cleanup.run(),
-            "sink": self._outages.watch_sink(sink_problem, self._connect_sink, quiet_s),
+        needs: dict[str, Callable[[], Awaitable[None]]] = {
+            "lease": self._keep_lease,
+            "cleanup": self._cleanup.run,
+            "sink": lambda: self._outages.watch_sink(sink_problem, self._connect_sink, quiet_s),
         }
-        works = {f"loop-{loop.number}": loop.run() for loop in self._loops}
+        works = {f"loop-{loop.number}": loop.run for loop in self._loops}
         async with asyncio.TaskGroup() as tasks:
 
-            def begin(name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+            def begin(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
                 name = f"outrider-{name}"
                 return tasks.create_task(refuse_own_cancellation(name, work), name=name)
 
