@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -88,16 +89,21 @@ def has(log: Path, text: str) -> bool:
 
 
 @pytest.mark.fault("D17")
-@pytest.mark.parametrize("cause", ["wrong password", "absent database"])
-def test_sigterm_ends_a_relay_that_never_reached_its_database(
-    services: Services, tmp_path: Path, cause: str
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"password": CANARY}, "password authentication failed"),
+        ({"database": "absent"}, 'database "absent" does not exist'),
+        ({"port": 1}, "Errno 111"),
+    ],
+    ids=["wrong password", "absent database", "absent server"],
+)
+def test_sigterm_ends_a_relay_that_never_reached_its_database_and_said_why(
+    services: Services, tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     # given
-    url, log = make_url(services.postgres.url), tmp_path / "log"
-    changed = {
-        "wrong password": url.set(password=CANARY),
-        "absent database": url.set(database="absent"),
-    }[cause].render_as_string(hide_password=False)
+    url, log = make_url(services.postgres.url).set(**change), tmp_path / "log"
+    changed = url.render_as_string(hide_password=False)
 
     # when
     with running(log, "relay", "--database", changed, "--to", NOBODY_LISTENS) as relay:
@@ -109,6 +115,9 @@ def test_sigterm_ends_a_relay_that_never_reached_its_database(
     lines = log.read_text().splitlines()
     assert "stopped after 0 events, an unknown number left" in lines[-1]
     assert len(lines) == 2, lines
+    where = f"cannot connect to postgresql+asyncpg://outrider:***@{url.host}:{url.port}/"
+    assert where in lines[0], lines
+    assert reason in lines[0], lines
     assert CANARY not in log.read_text()
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider.errors import ConfigurationError, DatabaseUnavailable
+from outrider.store.engines import describe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,7 +62,7 @@ class ConnectionPool:
             # A late reply must not be taken for the answer to the next query.
             self.abort(connection)
             if isinstance(error, _DATABASE_ERRORS):
-                raise translated(error) from None
+                raise (translated(error) if connection else self._no_connection(error)) from None
             raise
         self._idle.append(connection)
         return result
@@ -73,6 +74,11 @@ class ConnectionPool:
             return await work(connection)
         async with connection.transaction():
             return await work(connection)
+
+    def _no_connection(self, error: Exception) -> DatabaseUnavailable:
+        """With the server's own words, which quote no row before anything was asked."""
+        reason = str(_cause(error)).partition("\n")[0] or f"no answer within {self._timeout_s:g} s"
+        return DatabaseUnavailable(f"cannot connect to {describe(self._engine.url)}: {reason}")
 
     async def connect(self) -> Connection[Record]:
         """A connection outside of the pool; the caller closes it."""
@@ -109,8 +115,7 @@ class ConnectionPool:
 
 def translated(error: Exception) -> ConfigurationError | DatabaseUnavailable:
     """Class and SQLSTATE only: the server's own text may quote a row."""
-    if isinstance(error, DBAPIError):  # SQLAlchemy 2.1 wraps what a connect raises
-        error = getattr(error.orig, "__cause__", None) or error
+    error = _cause(error)
     state = getattr(error, "sqlstate", None)
     name = f"{type(error).__name__}{f' {state}' if state else ''}"
     if isinstance(error, asyncpg.UndefinedTableError):
@@ -120,3 +125,10 @@ def translated(error: Exception) -> ConfigurationError | DatabaseUnavailable:
     if isinstance(error, _NEEDS_A_PERSON):
         return ConfigurationError(f"the database refuses ({name}); run `outrider schema check`")
     return DatabaseUnavailable(name)
+
+
+def _cause(error: Exception) -> Exception:
+    """The driver's own error; SQLAlchemy 2.1 wraps what a connect raises."""
+    if isinstance(error, DBAPIError):
+        return getattr(error.orig, "__cause__", None) or error
+    return error
