@@ -10,8 +10,10 @@ from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
-from outrider import ConfigurationError, DomainEvent, EventBus, EventId, InvalidEvent
+from outrider import ConfigurationError, DomainEvent, EventBus, EventId, InvalidEvent, Outbox
 from tests.support.shop import AccountOpened, OrderPlaced
 
 ORDER = uuid4()
@@ -213,6 +215,20 @@ def test_event_bus_keeps_order_and_is_empty_after_collect() -> None:
     assert bus.collect() == events
     assert not bus.has_events
     assert (bus.event_count, bus.collect()) == (0, [])
+
+
+def test_bus_keeps_its_events_unless_all_were_recorded() -> None:
+    bus, events, outbox = EventBus(), [placed(), placed()], Outbox()
+    for event in events:
+        bus.emit(event)
+
+    with Session(create_engine("sqlite://")) as session, session.begin():
+        with pytest.raises(InvalidEvent):
+            outbox.flush(session, bus, bad=object())
+        assert bus.event_count == 2
+        assert outbox.flush(session, bus) == 2
+        session.rollback()
+    assert not bus.has_events
 
 
 def test_event_bus_refuses_what_is_no_event() -> None:

@@ -113,17 +113,22 @@ class Outbox:
     def flush(self, target: Target, bus: EventBus, /, **context: object) -> Recorded:
         """Record all events of a bus. Adds envelope fields and `context` to each payload.
 
-        There they win over fields of the event with the same name; see `with_context`.
+        There they win over fields of the event with the same name; see `with_context`. A bus keeps
+        its events unless all of them were recorded.
         """
         if not isinstance(bus, EventBus):
             raise TypeError(
                 f"expected an EventBus, got {type(bus).__name__}: to record events, write "
                 "outbox.record(session, *events)"
             )
-        envelopes = [
-            with_context(self._envelope(event), context, self.limits) for event in bus.collect()
-        ]
-        return self.record(target, *envelopes) if envelopes else Recorded(0)
+        events = bus.collect()
+        try:
+            envelopes = [with_context(self._envelope(e), context, self.limits) for e in events]
+            return self.record(target, *envelopes) if envelopes else Recorded(0)
+        except BaseException:
+            for event in events:
+                bus.emit(event)
+            raise
 
     def _envelope(self, event: Event | EventEnvelope) -> EventEnvelope:
         if isinstance(event, EventEnvelope):
