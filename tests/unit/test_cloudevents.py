@@ -13,6 +13,8 @@ from cloudevents.core.bindings.kafka import KafkaMessage
 from cloudevents.core.formats.json import JSONFormat
 
 from outrider import DecodeError, EventEnvelope, EventMetadata
+from outrider.brokers.nats.messages import MessageWriter as NatsMessageWriter
+from outrider.brokers.rabbitmq.messages import MessageWriter as RabbitMessageWriter
 from outrider.events.cloudevents import (
     STRUCTURED_CONTENT_TYPE,
     from_attributes,
@@ -20,6 +22,7 @@ from outrider.events.cloudevents import (
     to_attributes,
     to_structured,
 )
+from outrider.testing.memory_broker import MemoryBroker
 
 ENVELOPE = EventEnvelope(
     event_id=UUID(int=1),
@@ -143,3 +146,23 @@ def test_ids_of_other_producers_may_be_any_text_and_stay_apart() -> None:
     assert str(first.event_id) == str(other.event_id) == "test-id-123"
     assert first.event_id == again.event_id != other.event_id
     assert to_attributes(first, "/shop")["id"] == "test-id-123"
+
+
+async def test_foreign_ids_of_two_producers_stay_apart_wherever_they_are_published_again() -> None:
+    attributes = {**to_attributes(ENVELOPE, "/a"), "id": "test-id-123"}
+    received = [from_attributes({**attributes, "source": s}, b"{}") for s in ("/a", "/b")]
+    ids = [each.event_id for each in received]
+    broker = MemoryBroker()
+    await broker.publisher().publish_all(received)
+    rabbitmq = RabbitMessageWriter("events", "outrider")
+    nats = NatsMessageWriter("events", "outrider", "sink")
+
+    assert [to_attributes(each, "outrider")["source"] for each in received] == ["/a", "/b"]
+    assert [EventEnvelope.from_json(each.to_json()).event_id for each in received] == ids
+    assert [from_attributes(m.attributes, m.data).event_id for m in broker.messages] == ids
+    for source, each in zip(("/a", "/b"), received, strict=True):
+        assert source.encode() in rabbitmq.write(each, 4096)
+    messages = [nats.write(each, "reply", 4096).split(b"\r\n") for each in received]
+    assert [b"ce-source: /a" in messages[0], b"ce-source: /b" in messages[1]] == [True, True]
+    message_ids = {line for m in messages for line in m if line.startswith(b"Nats-Msg-Id: ")}
+    assert len(message_ids) == 2

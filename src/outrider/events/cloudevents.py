@@ -10,7 +10,7 @@ import msgspec
 from outrider.errors import DecodeError, InvalidEvent
 from outrider.events.codec import UNREADABLE, check_type_name, decode_error
 from outrider.events.envelope import NO_METADATA, EventEnvelope, EventMetadata
-from outrider.events.ids import EventId
+from outrider.events.ids import EventId, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
     return {
         "specversion": "1.0",
         "id": str(envelope.event_id),
-        "source": source,
+        "source": source_of(envelope.event_id, source),
         "type": envelope.event_type,
         "subject": envelope.aggregate_id,
         "time": envelope.occurred_at.isoformat(),

@@ -16,7 +16,7 @@ from outrider.events.codec import (
     decode_error,
     parse_payload,
 )
-from outrider.events.ids import EventId
+from outrider.events.ids import EventId, source_of
 from outrider.events.strict_json import Fault, JsonObject, check_time, encode_untyped
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The JSON form of an envelope."""
 
     event_id: str
+    event_source: str | msgspec.UnsetType = msgspec.UNSET
     event_type: str
     event_version: int = 1
     aggregate_type: str
@@ -228,6 +229,7 @@ class EventEnvelope:
         return msgspec.json.encode(
             _Wire(
                 event_id=str(self.event_id),
+                event_source=source_of(self.event_id, "") or msgspec.UNSET,
                 event_type=self.event_type,
                 event_version=self.event_version,
                 aggregate_type=self.aggregate_type,
@@ -246,7 +248,8 @@ class EventEnvelope:
             raise decode_error("event envelope", error) from None
         fields = {name: getattr(wire, name) for name in wire.__struct_fields__}
         try:
-            fields["event_id"] = EventId.from_string(wire.event_id)
+            source = fields.pop("event_source") or ""
+            fields["event_id"] = EventId.from_string(wire.event_id, source)
         except ValueError as error:
             raise DecodeError(f"event envelope: event_id: {error}") from None
         data = bytes(fields.pop("payload"))

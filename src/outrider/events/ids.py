@@ -65,27 +65,34 @@ class EventId(UUID):
                 return cls._from_int(msgspec.convert(text, UUID).int)
         event_id = ForeignEventId._from_int(uuid5(uuid5(_FOREIGN, source), text).int)
         object.__setattr__(event_id, "text", text)
+        object.__setattr__(event_id, "source", source)
         return event_id
 
 
 class ForeignEventId(EventId):
-    """The id of another producer, which is no UUID: it keeps its text.
+    """The id of another producer, which is no UUID: it keeps its text and its source.
 
     As a UUID it is a hash of source and text. So an inbox can store it as the key of its event.
     """
 
-    __slots__ = ("text",)
+    __slots__ = ("source", "text")
+    source: str
     text: str
 
     def __str__(self) -> str:
         return self.text
 
     def __getstate__(self) -> object:
-        return {"int": self.int, "text": self.text}
+        return {"int": self.int, "source": self.source, "text": self.text}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         for name, value in {"is_safe": SafeUUID.unknown, **state}.items():
             object.__setattr__(self, name, value)
+
+
+def source_of(event_id: UUID, own: str) -> str:
+    """The CloudEvents source of an event: an id of another producer needs that producer's."""
+    return (isinstance(event_id, ForeignEventId) and event_id.source) or own
 
 
 def _new_number() -> int:

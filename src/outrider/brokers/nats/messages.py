@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 from outrider.brokers.nats.config import is_subject
 from outrider.errors import DecodeError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from outrider.events.envelope import EventEnvelope
+
+    _Key = tuple[str, str, int, str]
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 
@@ -48,7 +51,7 @@ class MessageWriter:
 
     def __init__(self, prefix: str, cloudevents_source: str, sink: str) -> None:
         self._prefix, self._cloudevents_source, self._sink = prefix, cloudevents_source, sink
-        self._cache: dict[tuple[str, str, int], _MessagePrefix] = {}
+        self._cache: dict[_Key, _MessagePrefix] = {}
 
     def subject(self, envelope: EventEnvelope) -> str:
         return f"{self._prefix}.{envelope.event_type}"
@@ -66,19 +69,21 @@ class MessageWriter:
         return b"%b%b\r\n" % (start.encode(), envelope.data)
 
     def _marshal(self, envelope: EventEnvelope) -> tuple[_MessagePrefix, str]:
-        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
         attributes = to_attributes(envelope, self._cloudevents_source)
+        source = attributes["source"]
+        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version, source)
         common = self._cache.get(key) or self._cached(key, envelope, attributes)
         own = [
             _line(name, value)
             for name, value in attributes.items()
             if name not in _SHARED_ATTRIBUTES
         ]
-        message_id = f"{MESSAGE_ID}: {attributes['id']}:{self._sink}"
+        # As a UUID, since the ids of two other producers may have the same text.
+        message_id = f"{MESSAGE_ID}: {UUID.__str__(envelope.event_id)}:{self._sink}"
         return common, f"{common.headers}{''.join(own)}{message_id}\r\n\r\n"
 
     def _cached(
-        self, key: tuple[str, str, int], envelope: EventEnvelope, attributes: Mapping[str, str]
+        self, key: _Key, envelope: EventEnvelope, attributes: Mapping[str, str]
     ) -> _MessagePrefix:
         subject = self.subject(envelope)
         if not is_subject(subject):

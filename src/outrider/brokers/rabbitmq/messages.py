@@ -32,12 +32,15 @@ from outrider.events.cloudevents import (
     from_structured,
     to_attributes,
 )
+from outrider.events.ids import source_of
 from outrider.ports import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from outrider.events.envelope import EventEnvelope
+
+    _Key = tuple[str, str, int, str]
 
 _MAX_KINDS: Final = 1024
 _STRUCTURED: Final = STRUCTURED_CONTENT_TYPE.encode()
@@ -74,11 +77,12 @@ class MessageWriter:
         self._exchange = short_string(exchange, "exchange")
         self._source, self._mandatory = cloudevents_source, mandatory
         self._content_type = short_string(JSON, "content type")
-        self._kinds: dict[tuple[str, str, int], _Kind] = {}
+        self._kinds: dict[_Key, _Kind] = {}
 
     def write(self, envelope: EventEnvelope, frame_max: int) -> bytes:
         """The method, header and body frames; raises Unsendable if that is impossible."""
-        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version)
+        source = source_of(envelope.event_id, self._source)
+        key = (envelope.event_type, envelope.aggregate_type, envelope.event_version, source)
         try:
             kind = self._kinds.get(key) or self._new_kind(key, envelope)
             header = self._header(envelope, kind)
@@ -100,7 +104,7 @@ class MessageWriter:
         size = len(envelope.data)
         return event_header(self._content_type, table, message_id, seconds, kind.type, size)
 
-    def _new_kind(self, key: tuple[str, str, int], envelope: EventEnvelope) -> _Kind:
+    def _new_kind(self, key: _Key, envelope: EventEnvelope) -> _Kind:
         event_type = short_string(envelope.event_type, "event type")
         attributes = to_attributes(envelope, self._source)
         headers = {"ce-" + name: attributes[name] for name in sorted(_OF_THE_KIND)}
