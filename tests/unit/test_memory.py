@@ -7,10 +7,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from outrider import (
+    ConfigurationError,
     DomainEvent,
     EventEnvelope,
     EventHandler,
@@ -45,6 +47,12 @@ def test_bus_fits_the_ports() -> None:
     assert isinstance(bus, EventPublisher)
     assert isinstance(bus, EventSubscriber)
     assert isinstance(RecordingHandler(), EventHandler)
+
+
+@pytest.mark.parametrize(("event_type", "handler"), [("order.*", fail), (RecordingHandler(), "*")])
+def test_bus_refuses_what_is_no_handler(event_type: Any, handler: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no handler: put @handles\(OrderPlaced\)"):
+        InMemoryEventBus().subscribe(event_type, handler)
 
 
 async def test_published_events_can_be_looked_at() -> None:

@@ -6,6 +6,8 @@ import asyncio
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from outrider.consumer.handler_runner import finish
+from outrider.consumer.subscriptions import check_handler, check_pairs
 from outrider.events.patterns import check_pattern, matches
 from outrider.lifecycle import Openable
 from outrider.outcomes import ACCEPTED, HELD_BACK, Outcome, Refused, raise_unless_accepted
@@ -37,10 +39,11 @@ class InMemoryEventBus(Openable):
         self._lock = Lock()
         self._subscriptions: tuple[tuple[str, EventHandler], ...] = ()
         self._cache: dict[str, tuple[EventHandler, ...]] = {}
-        for event_type, handler in handlers:
+        for event_type, handler in check_pairs(handlers):
             self.subscribe(event_type, handler)
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
+        check_handler(event_type, handler)
         # New objects each time: a delivery that is running, also in another thread, goes on with
         # those that it has.
         with self._lock:
@@ -99,10 +102,8 @@ class InMemoryEventBus(Openable):
 
     async def _run(self, handler: EventHandler, envelope: EventEnvelope) -> Exception | None:
         try:
-            if self._timeout is None:
-                await handler.handle(envelope)
-            else:
-                await asyncio.wait_for(handler.handle(envelope), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await finish(handler.handle(envelope))
         except Exception as error:  # noqa: BLE001 - the other handlers run in any case
             error.add_note(f"raised by handler {handler.name}")
             return error

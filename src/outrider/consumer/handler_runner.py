@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -48,6 +50,16 @@ class Failure:
     verdict: Literal["count", "wait", "never"]
     reason: str
     """Without the text of foreign errors, which may quote the payload, unless asked for."""
+
+
+async def finish(result: object) -> None:
+    """Await what a handler returned, if that can be awaited. Refuse work that nobody would do."""
+    if inspect.isawaitable(result):
+        result = await result
+    if isinstance(result, Coroutine | Generator | AsyncGenerator):
+        raise HandlerMisbehaved(
+            f"returned a {type(result).__name__} that nobody runs: await it, or remove the yield"
+        )
 
 
 def failure_of(handler: str, error: BaseException, detail: ErrorDetail = "place") -> Failure:
@@ -224,7 +236,7 @@ class HandlerRunner:
                         return False
                 began.set()
                 skips = collect_skips()
-                await handler.handle(envelope)
+                await finish(handler.handle(envelope))
                 return not skips
         except (SystemExit, KeyboardInterrupt) as error:
             # If a task raises these, asyncio stops the whole event loop.

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_type_hints
 
+from outrider.consumer.handler_runner import finish
 from outrider.consumer.scopes import current_scope
 from outrider.errors import ConfigurationError
 from outrider.events.context import handling
@@ -49,6 +50,7 @@ class TypedHandler:
         method = getattr(target, "handle", None) if self._is_class else target
         if method is None:
             raise ConfigurationError(f"{self.name}: a handler class needs a method named handle")
+        refuse_generator(self.name, method)
         self._method = method
         self._sources = self._read_signature(method)
         self._from_scope = self._is_class and bool(_required(target))
@@ -87,9 +89,7 @@ class TypedHandler:
             for name, source in self._sources.items()
         ]
         with handling(envelope):
-            result = call(*values)
-            if inspect.isawaitable(result):
-                await result
+            await finish(call(*values))
 
     async def _instance(self) -> Any:
         if not self._from_scope:
@@ -174,6 +174,13 @@ def add_handler(handlers: list[Subscription], pattern: str, handler: EventHandle
             )
     if (pattern, handler) not in handlers:
         handlers.append((pattern, handler))
+
+
+def refuse_generator(name: str, method: Function) -> None:
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise ConfigurationError(
+            f"{name} has a yield, so a call would make a generator and do nothing: remove the yield"
+        )
 
 
 def _place_of(handler: EventHandler) -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from outrider.consumer.handler_runner import finish
 from outrider.consumer.scopes import skip
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.lifecycle import BackgroundService
@@ -50,7 +51,7 @@ class IdempotentHandler:
     async def handle(self, envelope: EventEnvelope, /) -> None:
         async with self._inbox.once(envelope, self.name) as first:
             if first:
-                await self._handler.handle(envelope)
+                await finish(self._handler.handle(envelope))
             else:
                 skip(self.name)
 

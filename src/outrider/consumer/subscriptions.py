@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from outrider.consumer.handlers import HANDLERS, add_handler
+from outrider.consumer.handlers import HANDLERS, add_handler, refuse_generator
 from outrider.errors import ConfigurationError
 from outrider.events.patterns import check_pattern, matches
 from outrider.ports import EventHandler
@@ -34,7 +34,7 @@ class Subscriptions:
         self._read()
 
     def _read(self) -> None:
-        for pattern, handler in _check_pairs(self._given):
+        for pattern, handler in check_pairs(self._given):
             self.subscribe(pattern, handler)
 
     def open(self) -> None:
@@ -47,7 +47,7 @@ class Subscriptions:
             )
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
-        _check_handler(event_type, handler)
+        check_handler(event_type, handler)
         add_handler(self._all, check_pattern(event_type), handler)
         self._cache = {}
 
@@ -73,7 +73,7 @@ def unhandled_problems(setting: str) -> list[str]:
     return [] if setting in get_args(Unhandled) else ['unhandled must be "accept" or "refuse"']
 
 
-def _check_pairs(handlers: Iterable[object]) -> Iterator[Subscription]:
+def check_pairs(handlers: Iterable[object]) -> Iterator[Subscription]:
     if isinstance(handlers, Mapping):
         raise ConfigurationError("handlers: give the pairs of the mapping, handlers=….items()")
     if not isinstance(handlers, Iterable):
@@ -92,7 +92,7 @@ def _no_pairs(given: object) -> ConfigurationError:
     )
 
 
-def _check_handler(event_type: object, handler: object) -> None:
+def check_handler(event_type: object, handler: object) -> None:
     if inspect.isclass(handler):
         raise ConfigurationError(
             f"{event_type}: {handler.__name__} is a class: make an instance, or {_DECORATE}"
@@ -102,3 +102,4 @@ def _check_handler(event_type: object, handler: object) -> None:
             f"{event_type}: a {type(handler).__name__} is no handler: {_DECORATE}, or give an "
             "object with a name and an async method handle(envelope)"
         )
+    refuse_generator(f"{type(handler).__name__}.handle", handler.handle)

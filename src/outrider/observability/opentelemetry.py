@@ -130,7 +130,9 @@ class TracedHandler:
             ) as span,
             _record_errors(span),
         ):
-            await self._handler.handle(envelope)
+            result = self._handler.handle(envelope)
+            if result is not None:  # None is the result of a plain method
+                await result
 
 
 def traced(
