@@ -145,3 +145,25 @@ def test_printed_sql_can_join_the_transaction_of_its_caller() -> None:
     assert "BEGIN" not in joining.output
     assert "COMMIT" not in joining.output
     assert "CREATE TABLE" in joining.output
+
+
+def test_flag_beside_an_application_is_refused_by_name() -> None:
+    done = outrider("relay", "shop:relay", "--max-retries", "3", "--after-failure", "park")
+
+    assert done.exit_code == 2
+    assert "--after-failure, --max-retries: no effect, since shop:relay makes" in done.output
+
+
+@pytest.mark.parametrize("command", ["relay", "consume"])
+def test_variable_without_effect_beside_an_application_is_told_by_name(command: str) -> None:
+    shown = {"OUTBOX_ERROR_DETAIL": "message", "OUTRIDER_QUIET": "true"}
+
+    output = outrider(command, "no_such_shop:relay", **shown).output
+
+    assert "warning: OUTBOX_ERROR_DETAIL: no effect by itself, since no_such_shop:relay" in output
+    assert "QUIET" not in output
+
+
+def test_application_alone_is_not_warned_of() -> None:
+    database = "postgresql://app@localhost/shop"
+    assert "no effect" not in outrider("relay", "no_such_shop:relay", DATABASE_URL=database).output

@@ -10,7 +10,8 @@ import click
 
 from outrider.cli.processes import is_child_process
 from outrider.errors import ConfigurationError
-from outrider.settings.fields import CONFIGS, Setting, settings_of
+from outrider.settings.fields import CONFIGS, PREFIX, Setting, all_settings, settings_of
+from outrider.settings.masking import mask_url
 from outrider.settings.process import ProcessConfig
 from outrider.settings.settings import Settings, read_config, read_settings
 from outrider.settings.unknown_variables import unknown_variables
@@ -52,6 +53,20 @@ def warn_of_unknown_variables() -> None:
     if not is_child_process():  # the parent process has warned already
         for sentence in unknown_variables(os.environ):
             click.echo(f"warning: {sentence}", err=True)
+
+
+def refuse_settings_beside_app(app: str, flags: dict[str, str | None]) -> None:
+    """APP makes its own relay or consumer: a flag is a usage error, a variable a warning."""
+    process = settings_of(ProcessConfig)
+    others = [each for each in all_settings() if each.name not in {own.name for own in process}]
+    cure = f"{mask_url(app)} makes its own relay or consumer: set it there, in Python"
+    if given := [each.flag for each in others if flags.get(each.name) is not None]:
+        raise click.UsageError(f"{', '.join(given)}: no effect, since {cure}")
+    variables = [name for each in others for name in each.environment if os.environ.get(name)]
+    own = [name for name in variables if name.startswith(PREFIX)]
+    if own and not is_child_process():  # the parent process has warned already
+        how = f"{cure}, or read it there with outrider.read_settings"
+        click.echo(f"warning: {', '.join(own)}: no effect by itself, since {how}", err=True)
 
 
 def _with_config(

@@ -12,6 +12,7 @@ from outrider.cli.processes import load_services, run_until_signal, serve
 from outrider.cli.publishers import make_publisher
 from outrider.cli.settings_options import (
     process_options,
+    refuse_settings_beside_app,
     settings_options,
     settings_or_usage_error,
     warn_of_unknown_variables,
@@ -60,7 +61,7 @@ def relay(*, app: str | None, **flags: str | None) -> None:
 
     The first signal lets the relay finish the batches in flight; the second ends it at once.
     APP is module:name of your own OutboxRelay, of a list of them, or of a function that makes
-    them; then only --processes, --health, --quiet and --audit count.
+    them; then only --processes, --health, --quiet and --audit count, and other flags are refused.
 
     \b
     outrider relay --database postgresql://app@localhost/shop --to amqp://localhost
@@ -68,6 +69,8 @@ def relay(*, app: str | None, **flags: str | None) -> None:
     outrider relay shop.main:relays
     """
     warn_of_unknown_variables()
+    if app:
+        refuse_settings_beside_app(app, flags)
     settings = settings_or_usage_error(flags)
     health = settings.process.health
 
@@ -88,6 +91,7 @@ def consume(*, app: str, process: ProcessConfig) -> None:
     \b
     outrider consume billing.main:consumer
     """
+    refuse_settings_beside_app(app, {})
 
     def make() -> Coroutine[Any, Any, None]:
         return _run_app(app, EventConsumer, process.health)
