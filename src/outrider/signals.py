@@ -193,7 +193,8 @@ class EventHandled:
     event_id: UUID
     event_type: str
     correlation_id: str | None
-    outcome: Literal["ok", "duplicate", "retry", "dead"]
+    outcome: Literal["ok", "duplicate", "wait", "retry", "dead"]
+    """`wait` is told once: inbox, database or broker are unavailable, and no attempt is counted."""
     attempt: int
     took: timedelta
     reason: str | None

@@ -393,9 +393,9 @@ async def test_missing_table_is_a_configuration_error(shop: Shop) -> None:
     store = SqlProcessedEvents(shop.engine)
 
     for inbox in (shop.inbox, CheckThenMark(store)):
-        with pytest.raises(ConfigurationError, match="run `outrider schema check`"):
+        with pytest.raises(ConfigurationError, match="run `outrider schema apply`"):
             await IdempotentHandler(handler_of(invoice), inbox).handle(placed())
-    with pytest.raises(ConfigurationError, match="run `outrider schema check`"):
+    with pytest.raises(ConfigurationError, match="run `outrider schema apply`"):
         await store.delete_before(datetime.now(UTC))
 
     assert await shop.invoices() == 0

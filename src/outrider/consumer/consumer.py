@@ -143,7 +143,7 @@ class EventConsumer(BackgroundService):
 
     @property
     def _broker_problem(self) -> str | None:
-        return "the broker is unavailable" if self._backoff.active else None
+        return "the broker is unavailable" if self._backoff.active else self._runner.problem
 
     async def _run(self, opened: asyncio.Event) -> None:
         self._handlers.open()

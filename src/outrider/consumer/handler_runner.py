@@ -32,13 +32,18 @@ if TYPE_CHECKING:
     from outrider.ports import EventHandler, Inbox
     from outrider.signals import OnSignal
 
-HandlerOutcome = Literal["ok", "duplicate", "retry", "dead"]
+HandlerOutcome = Literal["ok", "duplicate", "wait", "retry", "dead"]
 _CANCEL_TIMEOUT_S: Final = 1.0
 _MAX_REMEMBERED_EVENTS: Final = 10_000
 
 
 class HandlerMisbehaved(Exception):
     """A handler broke the rules for handlers; the text says which rule."""
+
+
+_NOT_THE_EVENT: Final = (DatabaseUnavailable, BrokerUnavailable, ConfigurationError)
+_OWN_ERRORS: Final = (HandlerMisbehaved, DecodeError, *_NOT_THE_EVENT)
+"""Errors of this library, whose text has no values."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +68,21 @@ async def finish(result: object) -> None:
 
 
 def failure_of(handler: str, error: BaseException, detail: ErrorDetail = "place") -> Failure:
-    own = isinstance(error, HandlerMisbehaved | DecodeError)
+    own = isinstance(error, _OWN_ERRORS)
     text = f"{type(error).__name__}: {error}" if own else failure_reason(error, detail)
     return Failure(handler, error, _verdict(error), f"{handler}: {text}")
 
 
 def _verdict(error: BaseException) -> Literal["count", "wait", "never"]:
-    match error:
-        case DatabaseUnavailable() | BrokerUnavailable() | ConfigurationError():
-            # Not the fault of the event. A missing table, for example, must be created first.
-            return "wait"
-        case DecodeError():
-            return "never"
-        case _:
-            return "count"
+    if isinstance(error, _NOT_THE_EVENT):
+        return "wait"  # a missing table, for example, must be created first
+    return "never" if isinstance(error, DecodeError) else "count"
+
+
+def _failed_outcome(failure: Failure, *, last: bool) -> HandlerOutcome:
+    if failure.verdict == "wait":
+        return "wait"
+    return "dead" if last or failure.verdict == "never" else "retry"
 
 
 class HandlerRunner:
@@ -99,6 +105,13 @@ class HandlerRunner:
         self._done: dict[UUID, set[str]] = {}
         self._abandoned: set[asyncio.Task[bool]] = set()
         self._told_unhandled: set[str] = set()
+        self._waiting: dict[UUID, str] = {}
+        self._told_waits: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why an event waits without the fault of its handlers, if one does."""
+        return next(iter(self._waiting.values()), None)
 
     def check(self, handlers: Iterable[EventHandler]) -> None:
         """Refuse handlers that would fail with every event."""
@@ -131,7 +144,14 @@ class HandlerRunner:
                     done.add(handler.name)
                 else:
                     failures.append(failure)
+        self._note_wait(envelope.event_id, failures)
         return failures
+
+    def _note_wait(self, event_id: UUID, failures: Sequence[Failure]) -> None:
+        self._waiting.pop(event_id, None)
+        waits = [failure.reason for failure in failures if failure.verdict == "wait"]
+        if waits and len(self._waiting) < _MAX_REMEMBERED_EVENTS:
+            self._waiting[event_id] = waits[0]
 
     def tell_unhandled(self, envelope: EventEnvelope) -> None:
         """An event without a handler was accepted: tell it once for each event type."""
@@ -151,6 +171,7 @@ class HandlerRunner:
     def settled(self, event_id: UUID) -> None:
         """The event is settled: drop the record of its finished handlers."""
         self._done.pop(event_id, None)
+        self._waiting.pop(event_id, None)
 
     async def _call(
         self,
@@ -171,8 +192,12 @@ class HandlerRunner:
             raise  # the caller was cancelled; a CancelledError of the handler never gets this far
         except BaseException as error:  # noqa: BLE001 - no error of a handler may stop the others
             failure = failure_of(handler.name, error, detail)
-            gives_up = failure.verdict == "never" or (last and failure.verdict == "count")
-            outcome = "dead" if gives_up else "retry"
+            outcome = _failed_outcome(failure, last=last)
+            if outcome == "wait" and self._told_waits.get(handler.name) == failure.reason:
+                return failure  # told before, and it still lasts
+        self._told_waits.pop(handler.name, None)
+        if failure and outcome == "wait":
+            self._told_waits[handler.name] = failure.reason
         handled = EventHandled(
             handler=handler.name,
             event_id=envelope.event_id,

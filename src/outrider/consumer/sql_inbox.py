@@ -15,6 +15,7 @@ from outrider.consumer.handler_runner import HandlerMisbehaved
 from outrider.consumer.scopes import ObjectScope, current_scope, use_scope
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.store.engines import check_engine
+from outrider.store.schema.problems import is_missing_table
 from outrider.store.schema.tables import OutboxTables
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class SqlInbox:
 
     async def _mark(self, session: AsyncSession, event_id: UUID, handler_name: str) -> bool:
         """Mark the event as processed; returns False if it was marked before."""
-        with _translate_own_errors():
+        with _translate_own_errors(self._table):
             connection = await session.connection(bind_arguments={"clause": self._table})
             await connection.run_sync(_refuse_autocommit)
             return await self._marks.add(connection, event_id, handler_name)
@@ -141,12 +142,12 @@ class SqlProcessedEvents:
     async def contains(self, event_id: UUID, handler_name: str, /) -> bool:
         c = self._table.c
         mark = exists().where(c.event_id == event_id, c.handler_name == handler_name)
-        with _translate_own_errors():
+        with _translate_own_errors(self._table):
             async with self._engine.connect() as connection:
                 return bool(await connection.scalar(select(mark)))
 
     async def mark(self, event_id: UUID, handler_name: str, /) -> None:
-        with _translate_own_errors():
+        with _translate_own_errors(self._table):
             async with self._engine.begin() as connection:
                 await self._marks.add(connection, event_id, handler_name)
 
@@ -157,7 +158,7 @@ class SqlProcessedEvents:
             select(age).where(age < moment).order_by(age).offset(_DELETE_STEP_ROWS - 1).limit(1)
         )
         while True:
-            with _translate_own_errors():
+            with _translate_own_errors(self._table):
                 async with self._engine.begin() as connection:
                     end = await connection.scalar(end_of_step)
                     # By age, which has an index; by key, each step would scan the whole table.
@@ -196,7 +197,7 @@ def _refuse_autocommit(connection: Connection) -> None:
 
 
 @contextmanager
-def _translate_own_errors() -> Iterator[None]:
+def _translate_own_errors(table: Table) -> Iterator[None]:
     """Around the inbox's own statements, whose errors are never the fault of the event."""
     try:
         yield
@@ -204,6 +205,9 @@ def _translate_own_errors() -> Iterator[None]:
         code = _code(error)
         if code is None and not isinstance(error, DBAPIError | OSError | PoolTimeout):
             raise
+        if is_missing_table(error):
+            missing = f"the inbox's table {table.fullname} is missing"
+            raise ConfigurationError(f"{missing}; run `outrider schema apply`") from None
         if code is not None and code.startswith(_SCHEMA_CODES):
             refusal = f"the database refuses ({_name(error)}); run `outrider schema check`"
             raise ConfigurationError(refusal) from None

@@ -192,6 +192,9 @@ def _log_handled(signal: s.EventHandled) -> None:
             _log_facts(_audit.info, "event handled %s", signal)
         case "duplicate":
             _log_facts(_audit.info, "event handled before, skipped %s", signal)
+        case "wait":
+            text = "inbox, database or broker unavailable, the event waits %s"
+            _log_facts(_consumer.warning, text, signal)
         case "retry" | "dead":
             _log_facts(_consumer.warning, "handler failed %s", signal)
         case _:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection, Table
-    from sqlalchemy.exc import SQLAlchemyError
 
     from outrider.store.schema.tables import OutboxTables
 
@@ -31,7 +30,7 @@ _SQLITE_TABLE: Final = text("SELECT sql FROM sqlite_master WHERE type = 'table' 
 _CREATE_INDEX: Final = re.compile(r'CREATE INDEX "(\w+)"')
 
 
-def is_missing_table(error: SQLAlchemyError) -> bool:
+def is_missing_table(error: Exception) -> bool:
     original = getattr(error, "orig", None)
     return getattr(original, "sqlstate", None) == "42P01" or "no such table" in str(original)
 
