@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def name_of(given: object) -> str:
+    """How an error names an argument of a wrong type: never by its value."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return "nothing" if given is None else type(given).__name__
+
+
 class OutriderError(Exception):
     """The base class of every error that this library raises on purpose."""
 

@@ -14,8 +14,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outrider import (
     ConfigurationError,
+    ConsumerConfig,
     DomainEvent,
     EventBus,
+    EventConsumer,
+    ExponentialRetry,
     Handlers,
     InMemoryEventBus,
     InvalidEvent,
@@ -23,17 +26,20 @@ from outrider import (
     OutboxEventDispatcher,
     OutboxNames,
     OutboxRelay,
+    RelayConfig,
     SqlInbox,
     SqlOutboxStore,
     SqlProcessedEvents,
     create_all,
 )
 from outrider.admin import OutboxInspector, OutboxRepository
+from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.memory_store import MemoryOutboxStore
 
 URL = "sqlite:///first-errors-secret.db"
 SYNC: Any = create_engine(URL)
 ASYNC = create_async_engine(URL.replace("sqlite", "sqlite+aiosqlite"))
+SOURCE = MemoryBroker().source("billing")
 EVENT = DomainEvent("order.placed", "order", 1, {})
 
 
@@ -116,6 +122,42 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "relay to a class": (
         lambda: OutboxRelay(MemoryOutboxStore(), InMemoryEventBus),  # type: ignore[arg-type]
         *(ConfigurationError, f"got the class InMemoryEventBus: {RELAY}"),
+    ),
+    "relay with a dict": (
+        lambda: OutboxRelay(MemoryOutboxStore(), InMemoryEventBus(), {}),  # type: ignore[arg-type]
+        *(ConfigurationError, r"takes a RelayConfig, got dict: write RelayConfig\(max_retries=3"),
+    ),
+    "relay with words for a policy": (
+        lambda: RelayConfig(retry="exponential"),  # type: ignore[arg-type]
+        *(ConfigurationError, r"relay: retry must be .*, such as ExponentialRetry\(\), not str"),
+    ),
+    "relay with a class for a policy": (
+        lambda: RelayConfig(retry=ExponentialRetry),  # type: ignore[arg-type]
+        *(ConfigurationError, r"such as ExponentialRetry\(\), not the class ExponentialRetry"),
+    ),
+    "relay with a number of seconds": (
+        lambda: RelayConfig(poll_interval=3, retention=7),  # type: ignore[arg-type]
+        *(ConfigurationError, r"poll_interval must be .*timedelta\(seconds=3\), not int; retenti"),
+    ),
+    "consumer with text for a number": (
+        lambda: ConsumerConfig(max_retries="3", grace=None),  # type: ignore[arg-type]
+        *(ConfigurationError, "consumer: max_retries must be an int, .* not str; grace must be .*"),
+    ),
+    "consumer of a URL": (
+        lambda: EventConsumer("amqp://secret@"),  # type: ignore[arg-type]
+        *(ConfigurationError, r"got str: write EventConsumer\(RabbitMQSource\(url, …\), handlers"),
+    ),
+    "consumer of nothing": (
+        lambda: EventConsumer(None),  # type: ignore[arg-type]
+        *(ConfigurationError, "a consumer takes a source, got nothing: write"),
+    ),
+    "consumer with a dict": (
+        lambda: EventConsumer(SOURCE, (), {"prefetch": 1}),  # type: ignore[arg-type]
+        *(ConfigurationError, r"got dict: write ConsumerConfig\(max_retries=3\)"),
+    ),
+    "consumer with an engine for an inbox": (
+        lambda: EventConsumer(SOURCE, (), inbox=ASYNC),  # type: ignore[arg-type]
+        *(ConfigurationError, r"got AsyncEngine: write SqlInbox\(async_sessionmaker\(engine\)\)"),
     ),
     "store of a URL": (
         lambda: SqlOutboxStore(URL),  # type: ignore[arg-type]

@@ -18,11 +18,13 @@ from outrider.consumer.subscriptions import (
     unhandled_problems,
 )
 from outrider.consumer.suspects import Suspects, suspected
-from outrider.errors import BrokerUnavailable, ConfigurationError
+from outrider.errors import BrokerUnavailable, ConfigurationError, name_of
 from outrider.lifecycle import BackgroundService, cancel, refuse_own_cancellation
 from outrider.observability.failure_reason import DETAILS
 from outrider.observability.logging import log_signals
+from outrider.ports import EventSource
 from outrider.relay.backoff import OutageBackoff, sleep_unless
+from outrider.relay.config import config_or_default, refuse_wrong_types
 from outrider.relay.retry import ExponentialRetry, RetryPolicy
 from outrider.signals import (
     ConsumerStarted,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from outrider.consumer.scopes import ScopeFactory
     from outrider.events.envelope import EventEnvelope
     from outrider.observability.failure_reason import ErrorDetail
-    from outrider.ports import Delivery, EventHandler, EventSource, Inbox
+    from outrider.ports import Delivery, EventHandler, Inbox
     from outrider.signals import OnSignal
 
     _Aggregate = tuple[str, str]
@@ -83,10 +85,11 @@ class ConsumerConfig:
     function; `message` adds its text, which may quote payloads; `traceback` adds all lines."""
 
     def __post_init__(self) -> None:
+        refuse_wrong_types("consumer", self)
         problems = [
             f"{name} must be at least 1"
             for name in ("concurrency", "prefetch", "max_retries", "max_crashes")
-            if (value := getattr(self, name)) is not None and value < 1
+            if getattr(self, name) < 1
         ]
         problems += unhandled_problems(self.unhandled)
         if self.error_detail not in DETAILS:
@@ -114,8 +117,13 @@ class EventConsumer(BackgroundService):
         inbox: Inbox | None = None,
         on_signal: OnSignal | None = log_signals,
     ) -> None:
+        if isinstance(source, type) or not isinstance(source, EventSource):
+            raise ConfigurationError(
+                f"a consumer takes a source, got {name_of(source)}: write "
+                "EventConsumer(RabbitMQSource(url, …), handlers), or the source of another broker"
+            )
         super().__init__(on_signal)
-        self.config = config or ConsumerConfig()
+        self.config = config_or_default(config, ConsumerConfig)
         self._grace = self.config.grace
         self._source = source
         self._handlers = Subscriptions(handlers)

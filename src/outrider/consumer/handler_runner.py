@@ -17,9 +17,11 @@ from outrider.errors import (
     ConfigurationError,
     DatabaseUnavailable,
     DecodeError,
+    name_of,
 )
 from outrider.observability.failure_reason import failure_reason, waiting_place
 from outrider.observability.safe_signals import SafeSignals
+from outrider.ports import Inbox
 from outrider.signals import EventHandled, EventUnhandled
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from outrider.consumer.scopes import ScopeFactory
     from outrider.events.envelope import EventEnvelope
     from outrider.observability.failure_reason import ErrorDetail
-    from outrider.ports import EventHandler, Inbox
+    from outrider.ports import EventHandler
     from outrider.signals import OnSignal
 
 HandlerOutcome = Literal["ok", "duplicate", "wait", "retry", "dead"]
@@ -99,6 +101,10 @@ class HandlerRunner:
         timeout: timedelta | None = None,
         on_signal: OnSignal | None = None,
     ) -> None:
+        if inbox is not None and (isinstance(inbox, type) or not isinstance(inbox, Inbox)):
+            raise ConfigurationError(
+                f"inbox: got {name_of(inbox)}: write SqlInbox(async_sessionmaker(engine))"
+            )
         self._scope, self._inbox, self._on_signal = scope, inbox, on_signal
         self._safe_signals = SafeSignals()
         self._timeout = timeout.total_seconds() if timeout else None

@@ -4,13 +4,47 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, name_of
 from outrider.observability.failure_reason import DETAILS
 from outrider.relay.retry import RetryPolicy, SteppedRetry
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Config = TypeVar("Config")
+_TYPES: Final[dict[str, tuple[type, str]]] = {
+    "int": (int, "an int, such as 3"),
+    "timedelta": (timedelta, "a timedelta, such as timedelta(seconds=3)"),
+    "RetryPolicy": (RetryPolicy, "a retry policy, such as ExponentialRetry()"),
+}
+
+
+def refuse_wrong_types(owner: str, config: DataclassInstance) -> None:
+    """Refuse a number or a text where a field needs another type."""
+    problems = []
+    for each in fields(config):
+        annotation, _, optional = str(each.type).partition(" | ")
+        value = getattr(config, each.name)
+        if annotation not in _TYPES or (optional and value is None):
+            continue
+        kind, rule = _TYPES[annotation]
+        if isinstance(value, type) or not isinstance(value, kind):
+            problems.append(f"{each.name} must be {rule}, not {name_of(value)}")
+    if problems:
+        raise ConfigurationError(f"{owner}: {'; '.join(problems)}")
+
+
+def config_or_default(config: Config | None, kind: type[Config]) -> Config:
+    if config is not None and not isinstance(config, kind):
+        raise ConfigurationError(
+            f"config takes a {kind.__name__}, got {name_of(config)}: "
+            f"write {kind.__name__}(max_retries=3)"
+        )
+    return kind() if config is None else config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +86,7 @@ class RelayConfig:
     function; message adds its text, which may quote payloads; traceback adds all lines."""
 
     def __post_init__(self) -> None:
+        refuse_wrong_types("relay", self)
         nothing = timedelta(0)
         problems = [
             f"{name} must be {rule}"

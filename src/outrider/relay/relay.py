@@ -12,6 +12,7 @@ from outrider.errors import (
     ConfigurationError,
     DatabaseUnavailable,
     OutriderError,
+    name_of,
 )
 from outrider.lanes import LANES_FREE, decode_lanes
 from outrider.lifecycle import (
@@ -25,7 +26,7 @@ from outrider.observability.logging import log_signals
 from outrider.ports import EventPublisher
 from outrider.relay.backoff import MAX_OUTAGE_DELAY
 from outrider.relay.cleanup import Cleanup
-from outrider.relay.config import RelayConfig
+from outrider.relay.config import RelayConfig, config_or_default
 from outrider.relay.leases import HeldLanes
 from outrider.relay.loop import RelayLoop
 from outrider.relay.outages import Outages
@@ -55,7 +56,7 @@ class OutboxRelay(BackgroundService):
         wrong = publisher if hasattr(store, "claim") else store
         if wrong is store or isinstance(wrong, type) or not isinstance(wrong, EventPublisher):
             raise ConfigurationError(
-                f"a relay takes a store and a publisher, got {_name_of(wrong)}: write "
+                f"a relay takes a store and a publisher, got {name_of(wrong)}: write "
                 "OutboxRelay(SqlOutboxStore(engine), publisher)"
             )
         return super().__new__(cls)
@@ -69,7 +70,7 @@ class OutboxRelay(BackgroundService):
         on_signal: OnSignal | None = log_signals,
     ) -> None:
         super().__init__(on_signal)
-        self.config = config or RelayConfig()
+        self.config = config_or_default(config, RelayConfig)
         self._grace = self.config.grace
         self._store, self._publisher = store, publisher
         self._lanes = HeldLanes(store, store.sink, self.config, self._signal)
@@ -232,9 +233,3 @@ class OutboxRelay(BackgroundService):
         published = sum(loop.published for loop in self._loops)
         name, sink = self.config.name, self._store.sink
         self._signal(RelayStopped(relay=name, sink=sink, published=published, pending=pending))
-
-
-def _name_of(given: object) -> str:
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    return "nothing" if given is None else type(given).__name__

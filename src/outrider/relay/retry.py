@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from outrider.errors import ConfigurationError
 
 _NOW = timedelta(0)
 
 
+@runtime_checkable
 class RetryPolicy(Protocol):
     """How long to wait after the attempt of this number (from 1). The limit is `max_retries`."""
 
