@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 
+from outrider import DomainEvent, Outbox, SqlOutboxStore, open_engine
 from outrider.errors import ConfigurationError
 from outrider.store.schema import migrate as schema
 from outrider.store.schema.names import OutboxNames
+from outrider.store.schema.tables import OutboxTables
 
 FIELDS = ["table", "prefix", "processed", "schema", "channel"]
 HOSTILE = [
@@ -107,3 +112,36 @@ def test_versions_and_databases_that_are_unknown_are_refused() -> None:
         schema.statements("mysql")
     with pytest.raises(ConfigurationError, match="SQLite has none"):
         schema.statements("sqlite", OutboxNames(schema="app"))
+
+
+NAMES = OutboxNames(table="outbox_events", prefix="shop_", processed="seen_events")
+CURE = "outrider schema apply --table outbox_events --prefix shop_ --processed seen_events`"
+
+
+def test_cure_names_the_tables_that_are_not_the_default() -> None:
+    assert OutboxNames().cure() == "run `outrider schema apply`"
+    assert OutboxNames(schema="shop").cure("check") == "run `outrider schema check --schema shop`"
+    assert CURE in NAMES.cure()
+
+
+async def test_relay_without_tables_tells_the_cure_for_its_own_tables(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/shop.db")
+
+    with pytest.raises(ConfigurationError, match=CURE):
+        await SqlOutboxStore(engine, OutboxTables(NAMES)).open(lambda _payload: None)
+    async with engine.connect() as connection:
+        with pytest.raises(ConfigurationError, match=CURE):
+            await connection.run_sync(schema.refuse_tables, NAMES)
+    assert CURE in (await schema.check(engine, NAMES))[0]
+    await engine.dispose()
+
+
+def test_recording_without_tables_tells_the_cure_beside_the_error() -> None:
+    outbox = Outbox(tables=OutboxTables(NAMES), wake_up=False)
+
+    def record() -> None:
+        with create_engine("sqlite://").begin() as connection:
+            outbox.record(connection, DomainEvent("order.placed", "order", 1, {}))
+
+    with pytest.raises(OperationalError, match=f"no such table: outbox_events; run `{CURE}"):
+        record()

@@ -62,7 +62,8 @@ class SqlInbox:
                 "SqlInbox(async_sessionmaker(engine))"
             )
         self._sessions = sessions
-        self._table = (tables or OutboxTables()).processed
+        self._tables = tables or OutboxTables()
+        self._table = self._tables.processed
         self._marks = _Marks(self._table)
 
     @asynccontextmanager
@@ -101,7 +102,7 @@ class SqlInbox:
 
     async def _mark(self, session: AsyncSession, event_id: UUID, handler_name: str) -> bool:
         """Mark the event as processed; returns False if it was marked before."""
-        with _translate_own_errors(self._table):
+        with _translate_own_errors(self._tables):
             connection = await session.connection(bind_arguments={"clause": self._table})
             await connection.run_sync(_refuse_autocommit)
             return await self._marks.add(connection, event_id, handler_name)
@@ -136,18 +137,19 @@ class SqlProcessedEvents:
     def __init__(self, engine: AsyncEngine, tables: OutboxTables | None = None) -> None:
         check_engine(engine, "SqlProcessedEvents")
         self._engine = engine
-        self._table = (tables or OutboxTables()).processed
+        self._tables = tables or OutboxTables()
+        self._table = self._tables.processed
         self._marks = _Marks(self._table)
 
     async def contains(self, event_id: UUID, handler_name: str, /) -> bool:
         c = self._table.c
         mark = exists().where(c.event_id == event_id, c.handler_name == handler_name)
-        with _translate_own_errors(self._table):
+        with _translate_own_errors(self._tables):
             async with self._engine.connect() as connection:
                 return bool(await connection.scalar(select(mark)))
 
     async def mark(self, event_id: UUID, handler_name: str, /) -> None:
-        with _translate_own_errors(self._table):
+        with _translate_own_errors(self._tables):
             async with self._engine.begin() as connection:
                 await self._marks.add(connection, event_id, handler_name)
 
@@ -158,7 +160,7 @@ class SqlProcessedEvents:
             select(age).where(age < moment).order_by(age).offset(_DELETE_STEP_ROWS - 1).limit(1)
         )
         while True:
-            with _translate_own_errors(self._table):
+            with _translate_own_errors(self._tables):
                 async with self._engine.begin() as connection:
                     end = await connection.scalar(end_of_step)
                     # By age, which has an index; by key, each step would scan the whole table.
@@ -197,7 +199,7 @@ def _refuse_autocommit(connection: Connection) -> None:
 
 
 @contextmanager
-def _translate_own_errors(table: Table) -> Iterator[None]:
+def _translate_own_errors(tables: OutboxTables) -> Iterator[None]:
     """Around the inbox's own statements, whose errors are never the fault of the event."""
     try:
         yield
@@ -206,10 +208,10 @@ def _translate_own_errors(table: Table) -> Iterator[None]:
         if code is None and not isinstance(error, DBAPIError | OSError | PoolTimeout):
             raise
         if is_missing_table(error):
-            missing = f"the inbox's table {table.fullname} is missing"
-            raise ConfigurationError(f"{missing}; run `outrider schema apply`") from None
+            missing = f"the inbox's table {tables.processed.fullname} is missing"
+            raise ConfigurationError(f"{missing}; {tables.names.cure()}") from None
         if code is not None and code.startswith(_SCHEMA_CODES):
-            refusal = f"the database refuses ({_name(error)}); run `outrider schema check`"
+            refusal = f"the database refuses ({_name(error)}); {tables.names.cure('check')}"
             raise ConfigurationError(refusal) from None
         raise DatabaseUnavailable(_name(error)) from None
 

@@ -62,7 +62,7 @@ def dashboard(
     """
     tables = tables or OutboxTables()
     access = Access(authorize or only_local, read_only=read_only)
-    responder = Responder(access)
+    responder = Responder(access, tables.names)
     screens = Screens(engine, tables, access, Redaction(tuple(redact), show=show_payload))
     actions = Actions(engine, tables, access, who)
     routes = [

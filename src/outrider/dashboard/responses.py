@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from outrider.events.strict_json import JsonObject
+    from outrider.store.schema.names import OutboxNames
 
 _SCREEN_TIMEOUT_S: Final = 20
 """Longer than the statement timeout of the inspector, since a screen makes several queries."""
@@ -53,8 +54,8 @@ class HttpError(Exception):
 class Responder:
     """Turns the functions of screens into endpoints."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, access: Access, names: OutboxNames) -> None:
+        self._access, self._names = access, names
         self._templates = Environment(
             loader=PackageLoader("outrider.dashboard"),
             autoescape=True,
@@ -76,7 +77,8 @@ class Responder:
                 async with asyncio.timeout(timeout):
                     result = await screen(request)
             except (HttpError, ConfigurationError, SQLAlchemyError, TimeoutError, OSError) as error:
-                return await self._error(request, *_status_of(error), as_json=json_wanted)
+                status, text = _status_of(error, self._names)
+                return await self._error(request, status, text, as_json=json_wanted)
             if json_wanted:
                 return JSONResponse(to_json(result.data))
             if result.redirect_to is not None:
@@ -108,7 +110,7 @@ class Responder:
         return HTMLResponse(html, status)
 
 
-def _status_of(error: Exception) -> tuple[int, str]:
+def _status_of(error: Exception, names: OutboxNames) -> tuple[int, str]:
     match error:
         case HttpError():
             return error.status, str(error)
@@ -119,7 +121,7 @@ def _status_of(error: Exception) -> tuple[int, str]:
         case TimeoutError():
             return 503, "The search takes too long; use a narrower filter."
         case SQLAlchemyError() if is_missing_table(error):
-            return 503, "The tables of the outbox are missing; run `outrider schema apply`."
+            return 503, f"The tables of the outbox are missing; {names.cure()}."
         case _:
             # Without the text of the driver, which may quote values.
             return 503, f"The database did not answer ({type(error).__name__})."

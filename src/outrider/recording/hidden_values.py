@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import StatementError
 
+from outrider.store.schema.problems import is_missing_table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from outrider.store.schema.names import OutboxNames
+
 
 @contextmanager
-def hidden_values() -> Iterator[None]:
-    """Takes payloads out of the errors of SQLAlchemy and of the driver; their classes stay."""
+def hidden_values(names: OutboxNames) -> Iterator[None]:
+    """Takes payloads out of the errors of SQLAlchemy and of the driver; their classes stay.
+
+    If the table is missing, the error tells the cure."""
     try:
         yield
     except StatementError as error:
         error.params, error.hide_parameters = None, True
         _keep_first_lines(error)
+        if is_missing_table(error):
+            error.args = (f"{error.args[0]}; {names.cure()}",)
         raise
 
 

@@ -122,9 +122,13 @@ def is_changed(record: OutboxRecord, row: Row) -> bool:
     return (record.payload, record.metadata) != (_decode(row.payload), _decode(row.metadata))
 
 
-@hidden_values()
 def insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
     """Insert all rows with one statement. It needs only the INSERT privilege."""
+    with hidden_values(names):
+        _insert(connection, names, rows)
+
+
+def _insert(connection: Connection, names: OutboxNames, rows: Sequence[Row]) -> None:
     dialect = connection.dialect
     if dialect.name == "sqlite":
         statement = _insert_values(dialect, names)

@@ -122,7 +122,7 @@ class PostgresDeliveredEvents:
         dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
         values = {"sink": "$1", "delivery_number": "$2", "limit": "$3"}
         self._after, self._bounds = _statements(names, dialect, values)
-        self._pool = ConnectionPool(engine, timeout)
+        self._pool = ConnectionPool(engine, timeout, names)
         self._listener = NotificationListener(self._pool, names.delivered_channel, self._on_notify)
         self._description = describe(engine.url)
         self._wake: Callable[[str], None] = lambda _source: None
@@ -160,7 +160,7 @@ class SqliteDeliveredEvents:
         self.sink = sink
         values = {name: f":{name}" for name in ("sink", "delivery_number", "limit")}
         self._after, self._bounds = _statements(names, aiosqlite.dialect(), values)
-        self._connection = SqliteConnection(engine, timeout)
+        self._connection = SqliteConnection(engine, timeout, names)
         self._notifier = notifier_for(engine.sync_engine, names.delivered_channel)
         self._stop_listening: Callable[[], None] = lambda: None
 

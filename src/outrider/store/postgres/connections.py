@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outrider.errors import ConfigurationError, DatabaseUnavailable
 from outrider.store.engines import describe
+from outrider.store.schema.names import OutboxNames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,13 +40,16 @@ _DATABASE_ERRORS: Final = (
 class ConnectionPool:
     """Lends asyncpg connections, made the way the application's engine makes its own."""
 
-    def __init__(self, engine: AsyncEngine, timeout: timedelta) -> None:
+    def __init__(
+        self, engine: AsyncEngine, timeout: timedelta, names: OutboxNames | None = None
+    ) -> None:
         sync = engine.sync_engine
         if sync.dialect.name != "postgresql" or sync.dialect.driver != "asyncpg":
             raise ConfigurationError("a relay on PostgreSQL needs postgresql+asyncpg://")
         # Connects as the application does, but never takes a connection that a request waits for.
         self._engine = AsyncEngine(Engine(sync.pool.recreate(), sync.dialect, sync.url))
         self._timeout_s = timeout.total_seconds()
+        self._names = names or OutboxNames()
         self._idle: list[Connection[Record]] = []
         self._aborting: set[Connection[Record]] = set()
         self.behind_pooler = False
@@ -62,7 +66,9 @@ class ConnectionPool:
             # A late reply must not be taken for the answer to the next query.
             self.abort(connection)
             if isinstance(error, _DATABASE_ERRORS):
-                raise (translated(error) if connection else self._no_connection(error)) from None
+                if connection is None:
+                    raise self._no_connection(error) from None
+                raise translated(error, self._names) from None
             raise
         self._idle.append(connection)
         return result
@@ -113,17 +119,15 @@ class ConnectionPool:
         await self._engine.dispose()
 
 
-def translated(error: Exception) -> ConfigurationError | DatabaseUnavailable:
+def translated(error: Exception, names: OutboxNames) -> ConfigurationError | DatabaseUnavailable:
     """Class and SQLSTATE only: the server's own text may quote a row."""
     error = _cause(error)
     state = getattr(error, "sqlstate", None)
     name = f"{type(error).__name__}{f' {state}' if state else ''}"
     if isinstance(error, asyncpg.UndefinedTableError):
-        return ConfigurationError(
-            "the tables of the outbox are missing; run `outrider schema apply`"
-        )
+        return ConfigurationError(f"the tables of the outbox are missing; {names.cure()}")
     if isinstance(error, _NEEDS_A_PERSON):
-        return ConfigurationError(f"the database refuses ({name}); run `outrider schema check`")
+        return ConfigurationError(f"the database refuses ({name}); {names.cure('check')}")
     return DatabaseUnavailable(name)
 
 

@@ -45,11 +45,11 @@ class PostgresOutboxStore:
         scan_start: ScanStart | None = None,
     ) -> None:
         self.sink = sink
-        names = (tables or OutboxTables()).names
+        self._names = names = (tables or OutboxTables()).names
         self._channel = names.channel
         self._sql = Statements(names, park=park)
         self._url = describe(engine.url)
-        self._pool = ConnectionPool(engine, timeout)
+        self._pool = ConnectionPool(engine, timeout, names)
         self._scan_start, self._quota = scan_start or ScanStart(), LaneQuota()
         self._listener: NotificationListener | None = None
         self._readers = (
@@ -58,7 +58,7 @@ class PostgresOutboxStore:
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         async def prepare(connection: Connection[Record]) -> None:
-            refuse_version(await connection.fetchval(self._sql.version))
+            refuse_version(await connection.fetchval(self._sql.version), self._names)
             for statement in self._sql.prepare:
                 await connection.execute(statement, self.sink)
 

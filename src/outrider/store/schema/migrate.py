@@ -29,8 +29,6 @@ _DIALECTS: Final = {"postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
 LATEST: Final = max(int(file.name[:4]) for file in _FOLDER.iterdir() if file.name[:4].isdigit())
 """The schema version that this release needs."""
 
-APPLY: Final = "run `outrider schema apply`"
-
 # The columns that a relay updates; it never changes the others.
 RELAY_COLUMNS: Final = (
     "status",
@@ -124,14 +122,15 @@ def problems(connection: Connection, names: OutboxNames | None = None) -> list[s
     _preparer(connection.dialect.name, names)
     current = version(connection, names)
     if current == 0:
-        return [f"no version in table {names.all['version']}: the tables are missing; {APPLY}"]
-    if problem := version_problem(current):
+        missing = f"no version in table {names.all['version']}: the tables are missing"
+        return [f"{missing}; {names.cure()}"]
+    if problem := version_problem(current, names):
         return [problem]
     migrations = _steps(connection.dialect.name, names, 0, LATEST)
     return schema_problems(connection, OutboxTables(names), migrations)
 
 
-def version_problem(current: int | None) -> str | None:
+def version_problem(current: int | None, names: OutboxNames) -> str | None:
     """Why this release cannot work with tables of this version, with the cure.
 
     Tables that `MetaData.create_all` made have none, and are not refused.
@@ -140,11 +139,11 @@ def version_problem(current: int | None) -> str | None:
         return None
     if current > LATEST:
         return _too_new(current)
-    return f"the tables are at version {current}, this release needs {LATEST}; {APPLY}"
+    return f"the tables are at version {current}, this release needs {LATEST}; {names.cure()}"
 
 
-def refuse_version(current: int | None) -> None:
-    if problem := version_problem(current):
+def refuse_version(current: int | None, names: OutboxNames) -> None:
+    if problem := version_problem(current, names):
         raise ConfigurationError(problem)
 
 
@@ -152,8 +151,8 @@ def refuse_tables(connection: Connection, names: OutboxNames) -> None:
     """Raises ConfigurationError if the outbox is not there, or has another version."""
     if not inspect(connection).has_table(names.table, schema=names.schema):
         where = f"{names.schema}.{names.table}" if names.schema else names.table
-        raise ConfigurationError(f"there is no table {where} in this database; {APPLY}")
-    refuse_version(version(connection, names))
+        raise ConfigurationError(f"there is no table {where} in this database; {names.cure()}")
+    refuse_version(version(connection, names), names)
 
 
 async def apply(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +62,13 @@ class OutboxNames:
         """The quoted name of one table, with its schema."""
         quote = dialect.identifier_preparer.quote_identifier
         return ".".join(quote(name) for name in (self.schema, self.all[key]) if name)
+
+    def cure(self, action: str = "apply") -> str:
+        """What to run against missing or damaged tables, with the flags for names of one's own."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = [each.name for each in fields(self) if given[each.name] not in (each.default, "")]
+        flags = "".join(f" --{name} {given[name]}" for name in own)
+        return f"run `outrider schema {action}{flags}`"
 
     @property
     def delivered_channel(self) -> str:

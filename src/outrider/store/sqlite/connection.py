@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from outrider.store.schema.names import OutboxNames
+
 T = TypeVar("T")
 _IN_MEMORY: Final = (None, "", ":memory:")
 
@@ -23,13 +25,14 @@ _IN_MEMORY: Final = (None, "", ":memory:")
 class SqliteConnection:
     """A connection to the file of the application's engine, opened at first use."""
 
-    def __init__(self, engine: AsyncEngine, timeout: timedelta) -> None:
+    def __init__(self, engine: AsyncEngine, timeout: timedelta, names: OutboxNames) -> None:
         if engine.url.database in _IN_MEMORY:
             raise ConfigurationError(
                 "an in-memory SQLite database cannot be shared; give it a file"
             )
         self.file = str(engine.url.database)
         self._timeout_s = timeout.total_seconds()
+        self._names = names
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outrider-sqlite")
         self._connection: sqlite3.Connection | None = None
 
@@ -68,9 +71,9 @@ class SqliteConnection:
             return work(self._connection)
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
-                raise ConfigurationError(f"{error}; run `outrider schema apply`") from None
+                raise ConfigurationError(f"{error}; {self._names.cure()}") from None
             if "no such" in str(error):
-                raise ConfigurationError(f"{error}; run `outrider schema check`") from None
+                raise ConfigurationError(f"{error}; {self._names.cure('check')}") from None
             raise DatabaseUnavailable(f"SQLite: {error.sqlite_errorname}") from None
 
     def _connect(self) -> sqlite3.Connection:

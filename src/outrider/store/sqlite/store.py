@@ -43,9 +43,9 @@ class SqliteOutboxStore:
         announce: bool = False,
     ) -> None:
         self.sink = sink
-        names = (tables or OutboxTables()).names
+        self._names = names = (tables or OutboxTables()).names
         self._sql = Statements(names, park=park)
-        self._connection = SqliteConnection(engine, timeout)
+        self._connection = SqliteConnection(engine, timeout, names)
         self._notifier = notifier_for(engine.sync_engine, names.channel)
         self._readers = (
             notifier_for(engine.sync_engine, names.delivered_channel) if announce else None
@@ -54,7 +54,7 @@ class SqliteOutboxStore:
 
     async def open(self, wake: Callable[[str], None], /) -> str:
         def prepare(db: sqlite3.Connection) -> None:
-            refuse_version(db.execute(self._sql.version).fetchone()[0])
+            refuse_version(db.execute(self._sql.version).fetchone()[0], self._names)
             db.execute(self._sql.prepare_sink, {"sink": self.sink})
             lanes = [{"sink": self.sink, "lane": lane} for lane in range(LANES)]
             db.executemany(self._sql.prepare, lanes)
