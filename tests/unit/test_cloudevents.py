@@ -86,7 +86,7 @@ def assert_same(event: object) -> None:
     assert event.get_data() == ENVELOPE.payload  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("missing", ["id", "type", "time", "subject", "aggregatetype"])
+@pytest.mark.parametrize("missing", ["specversion", "id", "type", "subject"])
 def test_missing_attribute_is_named(missing: str) -> None:
     attributes = to_attributes(ENVELOPE, "/shop")
     del attributes[missing]
@@ -166,3 +166,37 @@ async def test_foreign_ids_of_two_producers_stay_apart_wherever_they_are_publish
     assert [b"ce-source: /a" in messages[0], b"ce-source: /b" in messages[1]] == [True, True]
     message_ids = {line for m in messages for line in m if line.startswith(b"Nats-Msg-Id: ")}
     assert len(message_ids) == 2
+
+
+FOREIGN = {"specversion": "1.0", "id": "1", "source": "/stock", "type": "t", "subject": "7"}
+
+
+def test_event_of_another_producer_needs_neither_time_nor_aggregate_type() -> None:
+    before = datetime.now(UTC)
+    found = from_structured(json.dumps({**FOREIGN, "time": None, "eventversion": 3, "hot": True}))
+
+    assert before <= found.occurred_at <= datetime.now(UTC)
+    assert (found.aggregate_type, found.aggregate_id) == ("/stock", "7")
+    assert found.event_version == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": 7}, "cloud event: id: Expected `str | null`, got `int`"),
+        ({"userid": {"canary": 1}}, "cloud event: userid: Expected .*, got `object`"),
+        ({"canary two": [1]}, "cloud event: an attribute: Expected"),
+        ({"eventversion": 1.5}, "cloud event: eventversion: Expected"),
+        ({"eventversion": 0}, "eventversion"),
+        ({"eventversion": 10**4000}, "eventversion"),
+        ({"source": None}, "aggregate_type: expected 1 to 255"),
+    ],
+)
+def test_attribute_of_the_wrong_json_type_is_named_without_its_value(
+    change: dict[str, object], message: str
+) -> None:
+    text = json.dumps({**FOREIGN, **change})
+    with pytest.raises(DecodeError, match=message.replace("|", r"\|")) as caught:
+        from_structured(text)
+
+    assert "canary" not in str(caught.value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - msgspec resolves the annotations below
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -31,6 +32,12 @@ _METADATA: Final = {
     "addedfields": "added_fields",
 }
 
+_NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
+_TEXT_ATTRIBUTES: Final = frozenset(
+    {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}
+)
+_ExtensionValue = str | Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | bool | None
+
 
 class _Attributes(msgspec.Struct):
     """The attributes that an envelope needs. On the wire, all of them are strings."""
@@ -38,11 +45,11 @@ class _Attributes(msgspec.Struct):
     specversion: Literal["1.0"]
     id: str
     type: str
-    time: datetime
     subject: str
-    aggregatetype: str
-    eventversion: Annotated[int, msgspec.Meta(ge=1)] = 1
     source: str = ""
+    time: datetime | None = None
+    aggregatetype: str | None = None
+    eventversion: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 def to_attributes(envelope: EventEnvelope, source: str) -> dict[str, str]:
@@ -70,7 +77,10 @@ def extensions(metadata: EventMetadata) -> dict[str, str]:
 
 
 def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope:
-    """Rebuild the envelope from the attributes (without prefix) and the body of a message."""
+    """Rebuild the envelope from the attributes (without prefix) and the body of a message.
+
+    Without `time` it is the time of receipt, without `aggregatetype` it is the source.
+    """
     try:
         parsed = msgspec.convert(dict(attributes), _Attributes, strict=False)
     except UNREADABLE as error:
@@ -81,9 +91,9 @@ def from_attributes(attributes: Mapping[str, str], data: bytes) -> EventEnvelope
             event_id=EventId.from_string(parsed.id, parsed.source),
             event_type=parsed.type,
             event_version=parsed.eventversion,
-            aggregate_type=parsed.aggregatetype,
+            aggregate_type=parsed.aggregatetype or parsed.source,
             aggregate_id=parsed.subject,
-            occurred_at=parsed.time,
+            occurred_at=parsed.time or datetime.now(UTC),
             data=data,
             metadata=EventMetadata(**metadata),
         )
@@ -113,7 +123,20 @@ def from_structured(text: bytes | str) -> EventEnvelope:
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data = bytes(fields.pop("data", b"{}"))
-        attributes = {name: msgspec.json.decode(raw, type=str) for name, raw in fields.items()}
+        attributes = {name: _as_text(name, raw) for name, raw in fields.items()}
     except UNREADABLE as error:
         raise decode_error("cloud event", error) from None
-    return from_attributes(attributes, data)
+    present = {name: text for name, text in attributes.items() if text is not None}
+    return from_attributes(present, data)
+
+
+def _as_text(name: str, raw: msgspec.Raw) -> str | None:
+    """Only extensions may be numbers or booleans; null stands for an absent attribute."""
+    try:
+        if name in _TEXT_ATTRIBUTES:
+            return msgspec.json.decode(raw, type=str | None)
+        value = msgspec.json.decode(raw, type=_ExtensionValue)
+    except msgspec.ValidationError as error:
+        shown = name if _NAME.fullmatch(name) else "an attribute"
+        raise DecodeError(f"cloud event: {shown}: {error}") from None
+    return str(value).lower() if isinstance(value, bool) else value and str(value)
