@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from outrider.observability.failure_reason import MAX_REASON_CHARS, failure_reason
+from outrider.observability.failure_reason import (
+    MAX_REASON_CHARS,
+    ErrorDetail,
+    failure_reason,
+)
+from outrider.store.schema.tables import MAX_ATTEMPT_CHARS
 
 CANARY = "canary-7b1"
 
@@ -142,10 +147,30 @@ def test_message_and_traceback_are_told_on_request() -> None:
 
     message, trace = failure_reason(error, "message"), failure_reason(error, "traceback")
 
-    assert message.startswith("JSONDecodeError: Expecting property name")
+    assert message.startswith("JSONDecodeError at ")
+    assert ": Expecting property name" in message
     assert "json/decoder.py" not in message
     assert "json/decoder.py" in trace
     assert "test_failure_reason.py" in trace
+
+
+@pytest.mark.parametrize("detail", ["message", "traceback"])
+def test_place_comes_before_the_text_so_that_a_cut_reason_keeps_it(detail: ErrorDetail) -> None:
+    def fails() -> None:
+        raise ValueError("x" * 1_000)
+
+    cut = failure_reason(caught(fails), detail)[:MAX_ATTEMPT_CHARS]
+
+    assert f"test_failure_reason.py:{line_of('* 1_000')} in " in cut
+    assert "xxx" in cut
+
+
+def test_compiled_file_is_never_the_callers_code() -> None:
+    names: dict[str, object] = {}
+    source = "def fails():\n    raise KeyError(1)\n"
+    exec(compile(source, "driver/protocol.pyx", "exec"), names)  # noqa: S102 - a file of a driver
+
+    assert "protocol.pyx" not in failure_reason(caught(names["fails"]))
 
 
 def test_chain_that_leads_back_to_itself_has_an_end() -> None:

@@ -26,11 +26,13 @@ DETAILS: Final = get_args(ErrorDetail)
 MAX_REASON_CHARS: Final = 8_000
 _MAX_TEXT_CHARS: Final = 500
 _MAX_CHAIN: Final = 8
-_MAX_PLACES: Final = {"place": 3, "message": 3, "traceback": 60}
+_MAX_PLACES: Final = 3
+_MAX_LINES: Final = 60
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _SQLITE_ERROR: Final = re.compile(r"SQLITE_[A-Z_]+")
 _THIS_LIBRARY: Final = Path(__file__).parents[1]
 _STANDARD: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cpp", ".so", ".pyd")
 _TYPED_IN: Final = ("<string>", "<stdin>")
 _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
@@ -40,10 +42,10 @@ def failure_reason(error: BaseException, detail: ErrorDetail = "place") -> str:
 
     The classes of the error and of its causes, the code of a database error, and the last lines
     of the caller's own code, innermost first. The text of an error may quote a payload, so it is
-    left out unless `detail` asks for it.
+    left out unless `detail` asks for it. It comes after the place, which stays if it is cut.
     """
     chain = list(islice(_chain(error), _MAX_CHAIN))
-    names = [_name(each, detail) for each in chain]
+    names = [_name(each) for each in chain]
     unlike = [name for name, before in zip(names, [None, *names], strict=False) if name != before]
     code = next((code for each in chain if (code := _database_code(each))), None)
     lines = [
@@ -51,10 +53,14 @@ def failure_reason(error: BaseException, detail: ErrorDetail = "place") -> str:
         for each in reversed(chain)
         for frame, line in reversed(list(walk_tb(each.__traceback__)))
     ]
-    places = _places(lines, detail)
+    places = _places(_own(lines) or lines[:1], _MAX_PLACES)
     reason = " from ".join(unlike)
     reason += f" ({code})" if code else ""
-    reason += f" at {', '.join(places)}" if places else ""
+    reason += f" at {places}" if places else ""
+    if detail != "place" and (texts := list(dict.fromkeys(filter(None, map(_text, chain))))):
+        reason += f": {' from '.join(texts)}"
+    if detail == "traceback" and lines:
+        reason += f"; traceback: {_places(lines, _MAX_LINES)}"
     return one_line(reason)[:MAX_REASON_CHARS]
 
 
@@ -65,7 +71,7 @@ def waiting_place(task: asyncio.Task[object]) -> str:
     while isinstance(waiting, CoroutineType) and waiting.cr_frame is not None:
         lines.insert(0, (waiting.cr_frame.f_code, waiting.cr_frame.f_lineno))
         waiting = waiting.cr_await
-    return one_line(", ".join(_places(lines, "place")))
+    return one_line(_places(_own(lines) or lines[:1], _MAX_PLACES))
 
 
 def one_line(text: str) -> str:
@@ -92,17 +98,18 @@ def _cause(error: BaseException) -> BaseException | None:
     return error.__cause__ or shown_context
 
 
-def _name(error: BaseException, detail: ErrorDetail) -> str:
+def _name(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, BaseExceptionGroup):
         name += f" of {len(error.exceptions)}"
-    if detail == "place":
-        return name
+    return name
+
+
+def _text(error: BaseException) -> str:
     try:
-        text = str(error)
+        return str(error)[:_MAX_TEXT_CHARS]
     except Exception:  # noqa: BLE001 - whatever a foreign error does, it has a reason
-        text = "its text cannot be read"
-    return f"{name}: {text[:_MAX_TEXT_CHARS]}" if text else name
+        return "its text cannot be read"
 
 
 def _database_code(error: BaseException) -> str | None:
@@ -118,10 +125,8 @@ def _database_code(error: BaseException) -> str | None:
     return None
 
 
-def _places(lines: list[_Line], detail: ErrorDetail) -> list[str]:
-    """Only the caller's own code, unless there is none of it or `detail` asks for all."""
-    shown = lines if detail == "traceback" else _own(lines) or lines[:1]
-    return list(dict.fromkeys(_place(*each) for each in shown))[: _MAX_PLACES[detail]]
+def _places(lines: list[_Line], limit: int) -> str:
+    return ", ".join(list(dict.fromkeys(_place(*each) for each in lines))[:limit])
 
 
 def _own(lines: list[_Line]) -> list[_Line]:
@@ -143,9 +148,11 @@ def _place(code: CodeType, line: int) -> str:
 
 @lru_cache(maxsize=1_000)
 def _is_internal(file: str) -> bool:
-    """Whether it belongs to this library or to the standard library, or was generated."""
+    """Whether it belongs to this library or to the standard library, or was made by a compiler."""
     if file.startswith("<"):
         return file not in _TYPED_IN
+    if file.endswith(_COMPILED):
+        return True
     if Path(file).is_relative_to(_THIS_LIBRARY):
         return True
     return _package(file) is None and any(Path(file).is_relative_to(each) for each in _STANDARD)
