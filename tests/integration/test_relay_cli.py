@@ -62,7 +62,7 @@ def test_config_shows_where_each_setting_comes_from_and_no_password() -> None:
     ("arguments", "message", "code"),
     [
         (["--lease", "soon"], "--lease: must be a number of seconds", 2),
-        ([], "no database: give --database or DATABASE_URL", 1),
+        ([], "no database: give --database or DATABASE_URL", 2),
         (["--database", "sqlite:///x.db"], "no broker: give --to, OUTBOX_TO or RABBITMQ_URL", 1),
         (["--database", "oracle://x"], "use postgresql:// or sqlite:///", 2),
         (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from outrider import ConfigurationError, OutboxRelay
+from outrider import ConfigurationError, OutboxRelay, open_engine
 from outrider.cli.app import app
 from outrider.cli.processes import load_services
 from tests.support.canary import CANARY
@@ -125,6 +125,60 @@ def test_library_that_the_dashboard_misses_is_named(library: str) -> None:
 
     assert done.returncode == 2
     assert f"Error: {library} is missing: pip install 'outrider[dashboard]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [("postgresql://h/shop", "asyncpg", "postgres"), ("sqlite:///shop.db", "aiosqlite", "sqlite")],
+)
+def test_missing_driver_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, driver: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+
+    with pytest.raises(ConfigurationError, match=rf"{driver} is missing: pip install .*{extra}\]"):
+        open_engine(url)
+
+
+def test_doctor_tells_what_to_install_and_not_whether_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    done = outrider("doctor", "--json", DATABASE_URL="postgresql://h/shop")
+
+    assert done.exit_code == 1
+    assert json.loads(done.output)["checks"][0]["cure"] == "do what it says"
+
+
+def test_database_out_of_reach_ends_the_doctor_with_3() -> None:
+    assert outrider("doctor", DATABASE_URL="postgresql://127.0.0.1:1/shop").exit_code == 3
+
+
+@pytest.mark.parametrize("command", ["relay", "status"])
+def test_command_without_a_database_is_wrong_usage(command: str) -> None:
+    assert outrider(command, DATABASE_URL="").exit_code == 2
+
+
+def test_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outrider.cli.commands.dashboard.run", interrupt)
+    done = outrider("dashboard", "--port", "0", DATABASE_URL="sqlite:///shop.db")
+
+    assert done.exit_code == 130
+    assert "Aborted" not in done.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_full_disk_below_the_output_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "outrider", "config"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.stderr == "Error: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
 
 
 def test_port_in_use_is_told_with_exit_code_1() -> None:

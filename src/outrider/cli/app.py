@@ -14,6 +14,7 @@ from outrider.cli.commands.relay import config, consume, relay
 from outrider.cli.commands.replay import replay
 from outrider.cli.commands.schema import schema
 from outrider.cli.commands.status import status
+from outrider.cli.database import Interrupted
 
 
 class _Commands(click.Group):
@@ -22,6 +23,12 @@ class _Commands(click.Group):
         if any("\ud800" <= character <= "\udfff" for text in args for character in text):
             raise click.UsageError("an argument is no valid Unicode text", ctx)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click itself would say "Aborted!" and exit with 1
+            raise SystemExit(Interrupted.exit_code) from None
 
 
 @click.group(

@@ -10,13 +10,12 @@ from urllib.parse import quote
 import click
 from sqlalchemy import URL, NullPool
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider.errors import ConfigurationError
 from outrider.settings.fields import settings_of
 from outrider.settings.masking import mask_password
 from outrider.settings.process import RelayProcessConfig
-from outrider.store.engines import describe, with_driver
+from outrider.store.engines import describe, make_engine, with_driver
 from outrider.store.schema.migrate import refuse_tables
 
 if TYPE_CHECKING:
@@ -109,11 +108,9 @@ async def _run(
 
 def _engine(url: URL) -> AsyncEngine:
     try:
-        return create_async_engine(url, poolclass=NullPool, hide_parameters=True)
-    except ModuleNotFoundError as missing:
-        extra = {"asyncpg": "postgres", "psycopg": "psycopg"}.get(missing.name or "", "sqlite")
-        hint = f"{missing.name} is missing: pip install 'outrider[{extra}]'"
-        raise click.UsageError(hint) from None
+        return make_engine(url, poolclass=NullPool)
+    except ConfigurationError as problem:
+        raise click.UsageError(str(problem)) from None
 
 
 async def _connect(engine: AsyncEngine, names: OutboxNames | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -20,6 +23,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 def print_result(facts: object, text: str | Table | None, *, as_json: bool) -> None:
     """Prints the facts as JSON, or else the text."""
+    try:
+        _print(facts, text, as_json=as_json)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # click ends quietly if nobody reads on
+            raise
+        # Otherwise Python would try once more at its end, and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.ClickException(f"cannot write the output: {error.strerror}") from None
+
+
+def _print(facts: object, text: str | Table | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, default=_to_json))
     elif isinstance(text, Table):

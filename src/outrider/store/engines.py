@@ -21,6 +21,7 @@ _DRIVERS: Final = {
     "postgres": "postgresql+asyncpg",
     "sqlite": "sqlite+aiosqlite",
 }
+_EXTRAS: Final = {"asyncpg": "postgres", "psycopg": "psycopg", "aiosqlite": "sqlite"}
 _PARAMETERS_OF_SQLALCHEMY: Final = {
     *("async_creator_fn", "async_fallback", "prepared_statement_cache_size"),
     "prepared_statement_name_func",
@@ -34,10 +35,23 @@ def open_engine(url: str | URL, **options: Any) -> AsyncEngine:
     On SQLite, a transaction takes the write lock when it begins, waits for other writers, supports
     savepoints, and is durable. SQL parameters stay out of error messages.
     """
-    engine = create_async_engine(with_driver(url), **{"hide_parameters": True, **options})
+    engine = make_engine(with_driver(url), **options)
     if engine.dialect.name == "sqlite":
         _make_transactional(engine)
     return engine
+
+
+def make_engine(url: URL, **options: Any) -> AsyncEngine:
+    """An engine of SQLAlchemy without SQL parameters in errors; a missing driver is named."""
+    try:
+        return create_async_engine(url, **{"hide_parameters": True, **options})
+    except ModuleNotFoundError as missing:
+        extra = _EXTRAS.get(missing.name or "")
+        if extra is None:
+            raise
+        raise ConfigurationError(
+            f"{missing.name} is missing: pip install 'outrider[{extra}]'"
+        ) from None
 
 
 def check_engine(engine: object, owner: str) -> None:
@@ -54,7 +68,10 @@ def with_driver(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ConfigurationError("this is not a database URL") from None
+        raise ConfigurationError(
+            "this is not a database URL: write postgresql://user:password@host/database or "
+            "sqlite:///file.db"
+        ) from None
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _SUPPORTED:
         raise ConfigurationError(f"{parsed.drivername}: use postgresql://… or sqlite:///…")

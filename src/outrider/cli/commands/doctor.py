@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outrider.admin.checkup import check_database
-from outrider.cli.database import run
+from outrider.cli.database import CannotConnect, run
 from outrider.cli.output import json_option, print_result, table
 from outrider.cli.publishers import make_publisher
 from outrider.cli.settings_options import settings_options, warn_of_unknown_variables
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outrider.settings.process import RelayProcessConfig
 
 _MARKS = {"fine": "✓", "warning": "!", "fault": "✗"}
+_DATABASE_AWAY = "is it running, and are address, user and password right?"
 
 
 @click.command()
@@ -32,6 +33,8 @@ _MARKS = {"fine": "✓", "warning": "!", "fault": "✗"}
 @json_option
 def doctor(*, as_json: bool, **flags: str | None) -> None:
     """Check settings, database and broker, and show a cure; exit with 1 if there is a fault.
+
+    It exits with 3 if the database cannot be reached.
 
     \b
     outrider doctor --database postgresql://app@localhost/shop --to amqp://localhost
@@ -41,6 +44,8 @@ def doctor(*, as_json: bool, **flags: str | None) -> None:
     rows = [(_MARKS[check.verdict], check.subject, check.text, check.cure) for check in checks]
     text = table("doctor", ("", "check", "result", "cure"), rows)
     print_result({"checks": checks}, text, as_json=as_json)
+    if any(check.cure == _DATABASE_AWAY for check in checks):
+        raise SystemExit(CannotConnect.exit_code)
     raise SystemExit(1 if any(check.verdict == "fault" for check in checks) else 0)
 
 
@@ -62,7 +67,7 @@ def _check_database(settings: Settings) -> list[CheckResult]:
     try:
         return run(with_driver(url), lambda engine: check_database(engine, tables))
     except click.ClickException as problem:
-        cure = "is it running, and are address, user and password right?"
+        cure = _DATABASE_AWAY if isinstance(problem, CannotConnect) else "do what it says"
         return [CheckResult("database", "fault", problem.message, cure)]
 
 

@@ -19,7 +19,6 @@ from outrider.cli.settings_options import (
 )
 from outrider.cli.telemetry import log_and_count, process_metrics, traced
 from outrider.consumer.consumer import EventConsumer
-from outrider.errors import ConfigurationError
 from outrider.relay.relay import OutboxRelay
 from outrider.store.engines import open_engine
 from outrider.store.schema.tables import OutboxTables
@@ -107,7 +106,7 @@ async def _run_app(app: str, kind: type[BackgroundService], health: str | None) 
 async def _relay(settings: Settings) -> None:
     process = settings.process
     if process.database is None:
-        raise ConfigurationError("no database: give --database or DATABASE_URL")
+        raise click.UsageError("no database: give --database or DATABASE_URL")
     engine = open_engine(process.database)
     tables = OutboxTables(settings.names)
     park = process.after_failure == "park"
