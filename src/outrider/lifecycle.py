@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -86,7 +87,7 @@ class BackgroundService(_Entered):
 
     @abstractmethod
     async def _run(self, opened: asyncio.Event) -> None:
-        """Work until `_stopping` is set. Set `opened` as soon as the service is connected."""
+        """Work until `_stopping` is set. Set `opened` when connected, or if a broker is away."""
 
     def _stop_soon(self) -> None:
         """Called by `stop` before it waits for the service to end."""
@@ -128,7 +129,7 @@ class BackgroundService(_Entered):
         await self.stop()
 
     async def start(self) -> None:
-        """Run in a background task; returns as soon as the service is connected."""
+        """Run in a background task; returns when the service is connected, or its broker is away."""
         opened = asyncio.Event()
         task = self._begin(opened)
         waiting = asyncio.create_task(opened.wait())
@@ -200,6 +201,10 @@ async def refuse_own_cancellation(name: str, work: Callable[[], Awaitable[None]]
 
 async def call_apart(name: str, call: Awaitable[T], patience_s: float) -> T:
     """Await foreign code in its own task, so that it cannot ignore a cancellation for ever."""
+    if not inspect.isawaitable(call):
+        raise ConfigurationError(
+            f"{name} returned nothing to await: write its methods as async def"
+        )
     task = asyncio.ensure_future(call)
     try:
         await asyncio.wait({task})

@@ -25,8 +25,8 @@ class EventPublisher(Protocol):
     Both methods return when the sink has everything, and raise PublishFailed otherwise, with one
     outcome per event. For every aggregate the accepted events are a prefix of those handed over.
     `str()` says where it sends to, without secrets. It may have two more methods: `open` connects
-    ahead of the first event, and raises ConfigurationError if that can never work; `close` is safe
-    to call twice.
+    ahead of the first event, and raises BrokerUnavailable if waiting may help, ConfigurationError
+    if that can never work; `close` is safe to call twice.
     """
 
     async def publish(self, envelope: EventEnvelope, /) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,12 +26,14 @@ from outrider import (
     Outbox,
     OutboxEventDispatcher,
     OutboxNames,
+    OutboxRecord,
     OutboxRelay,
     RelayConfig,
     SqlInbox,
     SqlOutboxStore,
     SqlProcessedEvents,
     create_all,
+    open_engine,
 )
 from outrider.admin import OutboxInspector, OutboxRepository
 from outrider.testing.memory_broker import MemoryBroker
@@ -68,6 +71,27 @@ class BasketSold(DomainEvent, type="basket.sold"):
     order: Order
 
 
+class PlainPublisher:
+    def publish(self, envelope: object) -> None: ...
+    def publish_all(self, envelopes: object) -> None: ...
+
+
+class PublishesOne:
+    async def publish(self, envelope: object) -> None: ...
+
+
+class PublishesMany:
+    async def publish_all(self, envelopes: object) -> None: ...
+
+
+class OpensPlainly(InMemoryEventBus):
+    def open(self) -> None: ...  # type: ignore[override]
+
+
+def relay_to(publisher: Any) -> OutboxRelay:
+    return OutboxRelay(MemoryOutboxStore(), publisher)
+
+
 def record(*events: Any) -> None:
     Outbox().record(Session(SYNC), *events)
 
@@ -99,6 +123,18 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: Outbox().flush(Session(SYNC), [EVENT]),  # type: ignore[arg-type]
         *(TypeError, r"expected an EventBus, got list: .* outbox\.record\(session, \*events\)"),
     ),
+    "record with a text as id": (
+        lambda: OutboxRecord("order.placed", {}, datetime.now(UTC), id="7"),  # type: ignore[arg-type]
+        *(InvalidEvent, r"order\.placed: id: expected UUID, got str: write EventId\(\)"),
+    ),
+    "routes as a list": (
+        lambda: Outbox(routes=["x"]),  # type: ignore[arg-type]
+        *(ConfigurationError, r'got list: write routes=\{"order\.\*": "orders"'),
+    ),
+    "engine of nothing": (
+        lambda: open_engine(None),  # type: ignore[arg-type]
+        *(ConfigurationError, "not a database URL: write postgresql://user:password@host/"),
+    ),
     "emit a dict": (
         lambda: EventBus().emit({}),  # type: ignore[arg-type]
         *(TypeError, "expected a DomainEvent, got dict"),
@@ -122,6 +158,25 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "relay to a class": (
         lambda: OutboxRelay(MemoryOutboxStore(), InMemoryEventBus),  # type: ignore[arg-type]
         *(ConfigurationError, f"got the class InMemoryEventBus: {RELAY}"),
+    ),
+    "relay to plain methods": (
+        lambda: relay_to(PlainPublisher()),
+        *(
+            ConfigurationError,
+            r"PlainPublisher\.publish cannot be awaited: write async def publish",
+        ),
+    ),
+    "relay to a publisher of one": (
+        lambda: relay_to(PublishesOne()),
+        *(ConfigurationError, "PublishesOne has no publish_all: a publisher needs both methods"),
+    ),
+    "relay to a publisher of many": (
+        lambda: relay_to(PublishesMany()),
+        *(ConfigurationError, "PublishesMany has no publish: a publisher needs both methods"),
+    ),
+    "relay to a plain open": (
+        lambda: relay_to(OpensPlainly()),
+        *(ConfigurationError, r"OpensPlainly\.open cannot be awaited: write async def open"),
     ),
     "relay with a dict": (
         lambda: OutboxRelay(MemoryOutboxStore(), InMemoryEventBus(), {}),  # type: ignore[arg-type]

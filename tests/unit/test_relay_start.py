@@ -8,10 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider import (
+    ConfigurationError,
     DatabaseUnavailable,
     DomainEvent,
     OutboxRelay,
@@ -73,6 +75,68 @@ async def test_open_that_never_ends_does_not_hold_the_start() -> None:
         await signals.until(lambda: bool(signals.of(SinkUnavailable)))
 
     assert signals.of(SinkUnavailable)[0].reason == "no answer within 0.02 s"
+
+
+async def test_open_that_raises_an_error_of_the_network_is_repeated_until_the_sink_is_back() -> (
+    None
+):
+    # given
+    refusals = [ConnectionRefusedError(111, "secret")]
+
+    class OpensLater(RecordingSink):
+        async def open(self) -> None:
+            if refusals:
+                raise refusals.pop()
+
+    # when
+    signals = SignalRecorder()
+    async with OutboxRelay(MemoryOutboxStore(), OpensLater(), QUICK, on_signal=signals):
+        await signals.until(lambda: bool(signals.of(SinkAvailable)))
+
+    # then
+    (told,) = signals.of(SinkUnavailable)
+    assert told.reason.startswith("the publisher raised ConnectionRefusedError at ")
+    assert "secret" not in told.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(ConnectionResetError(104, "secret"), 0), (FileNotFoundError(2, "no such file", "a.txt"), 1)],
+)
+async def test_network_error_of_a_publisher_costs_no_attempt_as_one_of_a_file_does(
+    error: OSError, attempts: int
+) -> None:
+    # given
+    store, signals, sink, errors = MemoryOutboxStore(), SignalRecorder(), RecordingSink(), [error]
+    [row] = store.record(PLACED)
+
+    def fail_once() -> None:
+        if errors:
+            raise errors.pop()
+
+    sink.before = fail_once
+
+    # when
+    async with OutboxRelay(store, sink, QUICK, on_signal=signals):
+        await until(lambda: row.status == "published")
+
+    # then
+    assert row.retry_count == attempts
+    assert len(signals.of(SinkUnavailable)) == 1 - attempts
+
+
+async def test_publisher_that_returns_nothing_to_await_ends_its_relay_at_the_first_batch() -> None:
+    # given
+    store, sink, sent = MemoryOutboxStore(), RecordingSink(), []
+    store.record(PLACED)
+    sink.publish_all = sent.append  # type: ignore[method-assign, assignment]
+
+    # when
+    with pytest.raises(ConfigurationError, match="the publisher returned nothing to await: write"):
+        await OutboxRelay(store, sink, QUICK).run()
+
+    # then
+    assert len(sent) == 1
 
 
 async def test_sink_that_lets_clients_connect_and_accepts_nothing_is_not_called_available() -> None:

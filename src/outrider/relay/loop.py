@@ -261,6 +261,9 @@ class RelayLoop:
                         raise
                     return await self._publish_apart(batch, error)
                 except Exception as error:  # noqa: BLE001 - a publisher that users wrote
+                    if isinstance(error, OSError) and error.filename is None:
+                        # Of a connection, or a full disk: the event is not at fault.
+                        return [Unknown(self._reason(error))] * len(batch)
                     return await self._publish_apart(batch, error)
         except TimeoutError:
             if self._deadline is not None and self._deadline.expired():
@@ -274,8 +277,7 @@ class RelayLoop:
     ) -> Sequence[Outcome]:
         """The publisher broke its contract and raised; publish one by one to find the cause."""
         if len(batch) == 1:
-            reason = failure_reason(error, self._config.error_detail)
-            return [Refused(f"the publisher raised {reason}")]
+            return [Refused(self._reason(error))]
         outcomes: list[Outcome] = []
         stopped: set[int] = set()
         for event in batch:
@@ -286,6 +288,9 @@ class RelayLoop:
                 stopped.add(event.aggregate_key)
             outcomes.append(outcome)
         return outcomes
+
+    def _reason(self, error: BaseException) -> str:
+        return f"the publisher raised {failure_reason(error, self._config.error_detail)}"
 
     def _refused(self, event: ClaimedEvent, reason: str) -> RefusedEvent:
         wait = self._config.wait_after(event.retry_count + 1, event.max_retries)

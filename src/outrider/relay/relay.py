@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -22,8 +23,8 @@ from outrider.lifecycle import (
     open_publisher,
     refuse_own_cancellation,
 )
+from outrider.observability.failure_reason import failure_reason
 from outrider.observability.logging import log_signals
-from outrider.ports import EventPublisher
 from outrider.relay.backoff import MAX_OUTAGE_DELAY
 from outrider.relay.cleanup import Cleanup
 from outrider.relay.config import RelayConfig, config_or_default
@@ -35,7 +36,7 @@ from outrider.signals import EventLoopBlocked, OnSignal, RelayStarted, RelayStop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from outrider.ports import RelayStore
+    from outrider.ports import EventPublisher, RelayStore
 
 T = TypeVar("T")
 
@@ -54,11 +55,12 @@ class OutboxRelay(BackgroundService):
     ) -> Self:
         """Says how a relay is made before Python says that an argument is missing."""
         wrong = publisher if hasattr(store, "claim") else store
-        if wrong is store or isinstance(wrong, type) or not isinstance(wrong, EventPublisher):
+        if wrong is store or isinstance(wrong, type) or not _publishes(wrong):
             raise ConfigurationError(
                 f"a relay takes a store and a publisher, got {name_of(wrong)}: write "
                 "OutboxRelay(SqlOutboxStore(engine), publisher)"
             )
+        _check_publisher(wrong)
         return super().__new__(cls)
 
     def __init__(
@@ -147,6 +149,9 @@ class OutboxRelay(BackgroundService):
             return str(error)
         except TimeoutError:
             return f"no answer within {limit:g} s"
+        except OSError as error:  # a publisher that users wrote
+            reason = failure_reason(error, self.config.error_detail)
+            return f"the publisher raised {reason}"
         return None
 
     async def _until_stored(self, call: Callable[[], Awaitable[T]]) -> T | None:
@@ -233,3 +238,20 @@ class OutboxRelay(BackgroundService):
         published = sum(loop.published for loop in self._loops)
         name, sink = self.config.name, self._store.sink
         self._signal(RelayStopped(relay=name, sink=sink, published=published, pending=pending))
+
+
+def _publishes(given: object) -> bool:
+    return hasattr(given, "publish") or hasattr(given, "publish_all")
+
+
+def _check_publisher(publisher: object) -> None:
+    name = type(publisher).__name__
+    for method in ("publish", "publish_all", "open", "close"):
+        call = getattr(publisher, method, None)
+        if call is None:
+            if method.startswith("publish"):
+                raise ConfigurationError(f"{name} has no {method}: a publisher needs both methods")
+            continue
+        is_plain = inspect.isfunction(getattr(call, "__func__", call))
+        if is_plain and not inspect.iscoroutinefunction(inspect.unwrap(call)):
+            raise ConfigurationError(f"{name}.{method} cannot be awaited: write async def {method}")
