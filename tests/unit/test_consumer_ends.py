@@ -11,7 +11,7 @@ import pytest
 
 from outrider import ConfigurationError, ConsumerConfig, DomainEvent, EventConsumer
 from outrider.consumer import consumer as consumer_module
-from outrider.signals import ConsumerStopped, ServiceFailed, SourceUnavailable
+from outrider.signals import ConsumerStarted, ConsumerStopped, ServiceFailed, SourceUnavailable
 from outrider.testing.memory_broker import MemoryBroker
 from tests.support.doubles import RecordingHandler, SignalRecorder
 from tests.support.until import until
@@ -60,6 +60,25 @@ async def test_consumer_stops_while_its_broker_is_away() -> None:
     # then
     await running
     assert signals.of(ConsumerStopped)
+
+
+async def test_application_starts_while_the_broker_of_its_consumer_is_away() -> None:
+    # given
+    broker, signals, handler = MemoryBroker(), SignalRecorder(), RecordingHandler()
+    broker.stop()
+    consumer = EventConsumer(
+        broker.source(), [("order.placed", handler)], CONFIG, on_signal=signals
+    )
+
+    # when
+    async with asyncio.timeout(30), consumer:
+        problem = consumer.problem
+        broker.start()
+
+        # then
+        await signals.until(lambda: bool(signals.of(ConsumerStarted)))
+    assert problem == "the broker is unavailable"
+    assert len(signals.of(SourceUnavailable)) == 1
 
 
 async def test_stop_ends_although_the_source_ignores_its_cancellation(

@@ -183,7 +183,7 @@ class EventConsumer(BackgroundService):
         self._signal(ConsumerStopped(consumer=self.config.name, handled=self._handled))
 
     async def _receive(self, opened: asyncio.Event) -> None:
-        await self._until_available(self._source.open)
+        await self._until_available(lambda: self._open(opened))
         self._signal(ConsumerStarted(consumer=self.config.name, source=str(self._source)))
         opened.set()
         while True:
@@ -194,6 +194,14 @@ class EventConsumer(BackgroundService):
             for delivery in await self._until_available(lambda: self._source.receive(limit)):  # noqa: B023 - called at once
                 self._enqueue(delivery)
             self._report_losses()
+
+    async def _open(self, opened: asyncio.Event) -> None:
+        """A broker that is away is told, and does not delay the start of an application."""
+        try:
+            await self._source.open()
+        except BrokerUnavailable:
+            opened.set()
+            raise
 
     def _report_losses(self) -> None:
         source = self._source
