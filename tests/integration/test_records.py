@@ -262,7 +262,7 @@ async def test_stored_record_can_be_read_and_repaired(sqlite: AsyncEngine) -> No
         ({"payload": [1]}, "door.opened: payload: expected a dict, got list"),
         ({"payload": {"at": NOW.replace(tzinfo=None)}}, "door.opened: at: naive datetime"),
         ({"occurred_at": "today"}, "door.opened: occurred_at: expected datetime, got str"),
-        ({"id": "1"}, "door.opened: event_id: expected UUID, got str"),
+        ({"id": "1"}, "door.opened: id: expected UUID, got str: write EventId()"),
         ({"metadata": {"user_id": 1}}, "door.opened: metadata: Expected `str | null`"),
         ({"max_retries": 0}, "door.opened: max_retries: must be at least 1"),
         ({"status": "published"}, "door.opened: status: the relay writes it; leave it out"),

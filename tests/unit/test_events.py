@@ -14,6 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outrider import ConfigurationError, DomainEvent, EventBus, EventId, InvalidEvent, Outbox
+from outrider.store.schema.tables import OutboxRecord
 from tests.support.shop import AccountOpened, OrderPlaced
 
 ORDER = uuid4()
@@ -234,3 +235,16 @@ def test_bus_keeps_its_events_unless_all_were_recorded() -> None:
 def test_event_bus_refuses_what_is_no_event() -> None:
     with pytest.raises(TypeError, match="expected a DomainEvent, got dict"):
         EventBus().emit({"type": "order.placed"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("aggregate_id", [0, 7, ORDER, "a"])
+def test_record_takes_the_same_ids_of_aggregates_as_an_event(aggregate_id: str) -> None:
+    event = DomainEvent("order.placed", "order", aggregate_id, {})
+    record = OutboxRecord(
+        event_type="order.placed",
+        payload={},
+        occurred_at=event.occurred_at,
+        aggregate_id=aggregate_id,
+    )
+
+    assert record.aggregate_id == event.aggregate_id == str(aggregate_id)

@@ -124,7 +124,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         *(TypeError, r"expected an EventBus, got list: .* outbox\.record\(session, \*events\)"),
     ),
     "record with a text as id": (
-        lambda: OutboxRecord("order.placed", {}, datetime.now(UTC), id="7"),  # type: ignore[arg-type]
+        lambda: OutboxRecord(
+            event_type="order.placed",
+            payload={},
+            occurred_at=datetime.now(UTC),
+            id="7",  # type: ignore[arg-type]
+        ),
         *(InvalidEvent, r"order\.placed: id: expected UUID, got str: write EventId\(\)"),
     ),
     "routes as a list": (

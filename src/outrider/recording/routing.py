@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from outrider.errors import ConfigurationError
@@ -9,7 +10,7 @@ from outrider.events.patterns import check_pattern, matches
 from outrider.ports import DEFAULT_SINK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _MAX_CACHED_TYPES: Final = 10_000
 
@@ -23,6 +24,11 @@ class Routes:
 
     def __init__(self, rules: Mapping[str, str | Sequence[str]] | None = None) -> None:
         given = {"*": DEFAULT_SINK} if rules is None else rules
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"routes map event types to sinks, got {type(given).__name__}: write "
+                'routes={"order.*": "orders", "*": "default"}'
+            )
         self._rules = {
             check_pattern(pattern): (sinks,) if isinstance(sinks, str) else tuple(sinks)
             for pattern, sinks in given.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
-from uuid import UUID  # noqa: TC003 - SQLAlchemy reads the annotations of mapped classes
+from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
@@ -288,7 +288,8 @@ class OutboxRecord:
         if isinstance(given, str):
             self.payload = parse_payload(given, str(self.event_type))
         self.aggregate_type = self.aggregate_type or str(self.event_type).partition(".")[0]
-        self.aggregate_id = self.aggregate_id or str(self.id)
+        given = self.id if self.aggregate_id == "" else self.aggregate_id
+        self.aggregate_id = str(given) if isinstance(given, UUID | int) else self.aggregate_id
         self.checked_envelope()
         key = aggregate_key(self.sink, self.aggregate_type, self.aggregate_id)
         self.lane, self.aggregate_key = key % LANES, key
@@ -302,6 +303,10 @@ class OutboxRecord:
                 )
         if self.max_retries is not None and self.max_retries < 1:
             raise InvalidEvent(f"{self.event_type}: max_retries: must be at least 1")
+        own_id: object = self.id
+        if not isinstance(own_id, UUID):
+            kind = type(own_id).__name__
+            raise InvalidEvent(f"{self.event_type}: id: expected UUID, got {kind}: write EventId()")
         check_payload(self.payload, self.event_type)
         return EventEnvelope(
             event_id=self.id,
