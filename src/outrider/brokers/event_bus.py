@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from outrider.consumer.consumer import EventConsumer
-from outrider.errors import ConfigurationError
+from outrider.consumer.subscriptions import check_pairs
+from outrider.errors import ConfigurationError, name_of
+from outrider.events.envelope import EventEnvelope
+from outrider.events.event import Event
 from outrider.lifecycle import Openable, close_publisher, open_publisher
 from outrider.observability.logging import log_signals
 from outrider.ports import EventPublisher, EventSubscriber
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 
     from outrider.consumer.consumer import ConsumerConfig
     from outrider.consumer.scopes import ScopeFactory
-    from outrider.events.envelope import EventEnvelope
     from outrider.ports import EventHandler, EventSource, Inbox
     from outrider.signals import OnSignal
 
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
 class PublishSubscribeBus(EventPublisher, EventSubscriber, Protocol):
     """The port of an event bus that publishes and subscribes: `InMemoryEventBus` for tests and
     single processes, `RedisEventBus` for production. Subscribe, then open it, then publish."""
+
+
+def envelope_of(given: EventEnvelope | Event) -> EventEnvelope:
+    """What a bus publishes; it takes events as well as envelopes."""
+    if isinstance(given, EventEnvelope):
+        return given
+    if not isinstance(given, Event):
+        raise TypeError(
+            f"expected an event, got {name_of(given)}: make one with DomainEvent(event_type, …)"
+        )
+    return given.to_envelope()
 
 
 class BrokerEventBus(Openable):
@@ -49,8 +62,8 @@ class BrokerEventBus(Openable):
         self._consumer = EventConsumer(
             source, (), config, scope=scope, inbox=inbox, on_signal=on_signal
         )
-        self._has_handlers = self._is_open = False
-        for event_type, handler in handlers:
+        self._has_handlers = self._is_open = self._is_closed = False
+        for event_type, handler in check_pairs(handlers):
             self.subscribe(event_type, handler)
 
     def subscribe(self, event_type: str, handler: EventHandler, /) -> None:
@@ -64,14 +77,19 @@ class BrokerEventBus(Openable):
             self.subscribe(event_type, handler)
 
     async def open(self) -> None:
-        """Connect; with handlers, also begin to consume. A closed bus cannot be opened again."""
+        """Connect; with handlers, also begin to consume, which a closed bus cannot do again."""
+        if self._is_closed and self._has_handlers:
+            raise ConfigurationError(
+                "a closed bus with handlers cannot be opened again: make a new one"
+            )
         await open_publisher(self._publisher)
-        self._is_open = True
-        if self._has_handlers:
+        was_open, self._is_open = self._is_open, True
+        if self._has_handlers and not was_open:
             await self._consumer.start()
 
     async def close(self) -> None:
         """Wait for running handlers, then disconnect."""
+        self._is_closed = True
         await self._consumer.stop()
         await close_publisher(self._publisher)
 
@@ -83,8 +101,11 @@ class BrokerEventBus(Openable):
     def __str__(self) -> str:
         return str(self._publisher)
 
-    async def publish(self, envelope: EventEnvelope, /) -> None:
-        await self._publisher.publish(envelope)
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
 
-    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
-        await self._publisher.publish_all(envelopes)
+    async def publish(self, envelope: EventEnvelope | Event, /) -> None:
+        await self._publisher.publish(envelope_of(envelope))
+
+    async def publish_all(self, envelopes: Sequence[EventEnvelope | Event], /) -> None:
+        await self._publisher.publish_all([envelope_of(each) for each in envelopes])

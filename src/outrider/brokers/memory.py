@@ -6,6 +6,7 @@ import asyncio
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from outrider.brokers.event_bus import envelope_of
 from outrider.consumer.handler_runner import finish
 from outrider.consumer.subscriptions import check_handler, check_pairs
 from outrider.events.patterns import check_pattern, matches
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from outrider.events.envelope import EventEnvelope
+    from outrider.events.event import Event
     from outrider.ports import EventHandler
 
 
@@ -71,13 +73,13 @@ class InMemoryEventBus(Openable):
     def __str__(self) -> str:
         return "memory"
 
-    async def publish(self, envelope: EventEnvelope, /) -> None:
-        raise_unless_accepted([await self._deliver(envelope)])
+    async def publish(self, envelope: EventEnvelope | Event, /) -> None:
+        raise_unless_accepted([await self._deliver(envelope_of(envelope))])
 
-    async def publish_all(self, envelopes: Sequence[EventEnvelope], /) -> None:
+    async def publish_all(self, envelopes: Sequence[EventEnvelope | Event], /) -> None:
         outcomes: list[Outcome] = []
         stopped: set[tuple[str, str]] = set()
-        for envelope in envelopes:
+        for envelope in map(envelope_of, envelopes):
             aggregate = (envelope.aggregate_type, envelope.aggregate_id)
             if aggregate in stopped:
                 outcomes.append(HELD_BACK)
