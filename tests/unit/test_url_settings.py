@@ -71,3 +71,22 @@ def test_config_shows_the_broker_without_its_password(url: str) -> None:
 
     assert CANARY not in shown
     assert "***" in shown
+
+
+def test_misspelt_option_of_redis_is_told_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean max_length\?") as caught:
+        RedisPublisher(f"redis://host/0?max_lenght={CANARY}")
+
+    assert CANARY not in str(caught.value)
+
+
+def test_unknown_parameter_of_rabbitmq_is_told_with_all_that_are_allowed() -> None:
+    with pytest.raises(ConfigurationError, match=r"password may not .*: .*ca_file.*heartbeat"):
+        RabbitMQPublisher("amqp://host/?password=x")
+
+
+def test_login_at_each_server_of_kafka_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigurationError, match="write the login once") as caught:
+        read_url(f"kafka://u:{CANARY}@a:1,u:{CANARY}@b:2", KafkaConfig())
+
+    assert CANARY not in str(caught.value)

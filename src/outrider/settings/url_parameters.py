@@ -44,7 +44,7 @@ def split_settings(
     No error repeats a value: a misplaced part of a URL is often a password.
     """
     bare, _, query = url.partition("?")
-    parsers = {each.name: _PARSERS.get(_kind(each.type)) for each in fields(config)}
+    parsers = _parsers(config)
     found, rest, problems = dict[str, Any](), list[str](), list[str]()
     for part in query.split("&") if query else ():
         name, _, text = part.partition("=")
@@ -59,6 +59,17 @@ def split_settings(
     if problems:
         raise ConfigurationError(f"{type(config).__name__}: {'; '.join(problems)}")
     return bare + ("?" + "&".join(rest) if rest else ""), found
+
+
+def allowed_parameters(config: DataclassInstance | type[DataclassInstance]) -> list[str]:
+    """The names of the parameters that set fields of the config."""
+    return [name for name, parse in _parsers(config).items() if parse is not None]
+
+
+def _parsers(
+    config: DataclassInstance | type[DataclassInstance],
+) -> dict[str, Callable[[str], object] | None]:
+    return {each.name: _PARSERS.get(_kind(each.type)) for each in fields(config)}
 
 
 def _kind(annotation: object) -> str:

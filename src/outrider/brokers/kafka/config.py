@@ -136,6 +136,11 @@ def read_url(url: str, config: KafkaConfig) -> tuple[list[str], KafkaConfig]:
     """
     bare, found = split_settings(url, config)
     login, at, servers = bare.removeprefix("kafka://").rpartition("@")
+    if "@" in login:
+        raise ConfigurationError(
+            "bad Kafka URL: write the login once, before the first host, for all hosts: "
+            "kafka://user:password@host:9092,other:9092; an @ inside it is %40"
+        )
     if at:
         user, _, password = login.partition(":")
         found["sasl_plain_username"] = unquote(user)

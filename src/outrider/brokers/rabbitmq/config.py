@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 from outrider.errors import ConfigurationError
 from outrider.settings.tls import has_tls_settings, tls_problems
 from outrider.settings.tls import tls_context as make_tls_context
-from outrider.settings.url_parameters import with_url_settings
+from outrider.settings.url_parameters import allowed_parameters, with_url_settings
 
 if TYPE_CHECKING:
     import ssl
@@ -155,7 +155,8 @@ def _query(parts: SplitResult) -> Mapping[str, str]:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := set(query) - {"heartbeat"}:
         names = ", ".join(sorted(unknown))
-        raise _bad(f"only heartbeat may stand behind the ?, not {names}; see RabbitMQConfig")
+        allowed = ", ".join(sorted({"heartbeat", *allowed_parameters(RabbitMQConfig)}))
+        raise _bad(f"{names} may not stand behind the ?; these may: {allowed}")
     return query
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import parse_url
 
 from outrider.errors import ConfigurationError
 from outrider.settings.tls import has_tls_settings, tls_context, tls_problems
+from outrider.settings.url_parameters import allowed_parameters
 
 if TYPE_CHECKING:
     import ssl
@@ -94,7 +96,7 @@ class Address:
             "decode_responses": False,
         }
         self._printed = _printed(parts, found)
-        self._check()
+        self._check(parts)
 
     def __str__(self) -> str:
         return self._printed
@@ -110,12 +112,12 @@ class Address:
             made.ssl_context.context = self._tls
         return made
 
-    def _check(self) -> None:
+    def _check(self, parts: SplitResult) -> None:
         """Find out now whether a connection could ever be made."""
         try:
             made = self.new_connection()
         except Exception:  # noqa: BLE001 - whatever the client says may quote the URL
-            raise _bad("the client does not know an option behind the ?") from None
+            raise _bad(f"an option behind the ? is unknown; {_meant_options(parts)}") from None
         try:
             if isinstance(made, SSLConnection):
                 made.ssl_context.get()
@@ -150,6 +152,13 @@ def _split(url: str) -> SplitResult:
     if parts.scheme != "unix" and database and not database.isdecimal():
         raise _bad("the path must be the number of a database")
     return parts
+
+
+def _meant_options(parts: SplitResult) -> str:
+    """Names the fields that were meant, never what was given: that may be a password."""
+    given, known = parse_qs(parts.query), allowed_parameters(RedisConfig)
+    meant = {name for option in given for name in get_close_matches(option, known, 1)}
+    return f"did you mean {' or '.join(sorted(meant))}?" if meant else "see RedisConfig"
 
 
 def _printed(parts: SplitResult, found: dict[str, Any]) -> str:
