@@ -325,6 +325,16 @@ def test_doctor_finds_what_is_parked_and_does_not_ask_for_the_broker(database: D
     assert "outrider parked" in parked["cure"]
     assert "outrider retry" in parked["cure"]
     assert not [check for check in checks if "is the broker up" in check["cure"]]
+    assert not [check for check in checks if "no relay runs" in check["text"]]
+
+
+def test_events_that_are_retried_are_told_where_nothing_has_failed(database: Database) -> None:
+    filled(database, "UPDATE outbox SET next_retry_at = created_at WHERE position < 3")
+
+    told = outrider(database, "failed")
+
+    assert (told.exit_code, told.stdout) == (0, "nothing has failed.\n")
+    assert "2 events were refused and are retried" in told.stderr
 
 
 def test_some_ids_are_changed_and_the_others_are_told(database: Database) -> None:
@@ -378,7 +388,8 @@ def test_replays_are_listed_so_that_they_can_go_on(database: Database) -> None:
         (["replay", "--resume", "0"], "0 is not in the range"),
         (["retry", "not-an-id"], "id: 'not-an-id'"),
         (["retry", "--since", "soon"], "since: 'soon'"),
-        (["retry", "--status", "lost"], "'lost' is not one of"),
+        (["retry", "--status", "lost"], "status 'lost': use one of pending, retrying"),
+        (["retry", "--status", "parked"], "; `outrider parked` lists what is parked"),
         (["show", "x"], "'x' is not a valid UUID"),
         (["retry", "--event-type", "a*b"], "no pattern"),
     ],

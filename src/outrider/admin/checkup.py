@@ -220,11 +220,10 @@ async def _flow(inspector: OutboxInspector) -> AsyncIterator[CheckResult]:
             cure = f"remove the cause, then it goes out; `outrider show {event.event_id}`"
             why = f"{event.event_type} waits, and no attempt is counted: {event.last_error}"
             yield CheckResult(name, "warning", why, cure)
-        if sink.pending and not serving:
+        waiting = sink.pending - sink.parked
+        if waiting > 0 and not serving:
             cure = f"start one: outrider relay --sink {sink.sink}"
-            yield CheckResult(
-                name, "fault", f"{sink.pending:,} events wait and no relay runs", cure
-            )
+            yield CheckResult(name, "fault", f"{waiting:,} events wait and no relay runs", cure)
         elif sink.oldest is not None and sink.oldest.total_seconds() > _OLD_EVENT_S:
             waits = int(sink.oldest.total_seconds())
             cure = "is the broker up? see the relay's log"

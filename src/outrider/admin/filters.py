@@ -49,7 +49,7 @@ class EventFilter:
     def __post_init__(self) -> None:
         problems = []
         if self.status is not None and self.status not in STATUSES:
-            problems.append(f"status {self.status!r}: use one of {', '.join(STATUSES)}")
+            problems.append(_bad_status(self.status))
         for name in ("since", "until"):
             moment = getattr(self, name)
             if moment is not None and moment.tzinfo is None:
@@ -118,6 +118,11 @@ class EventFilter:
         if self.last is not None:
             conditions.append(c.position <= self.last)
         return conditions
+
+
+def _bad_status(status: str) -> str:
+    hint = "; `outrider parked` lists what is parked" if status == PARKED else ""
+    return f"status {status!r}: use one of {', '.join(STATUSES)}{hint}"
 
 
 def _of_type(table: FromClause, pattern: str) -> ColumnElement[bool]:

@@ -45,7 +45,10 @@ def filter_options(command: Callable[..., R]) -> Callable[..., R]:
     made: Callable[..., R] = with_filter
     for flag, name, text in reversed(_OPTIONS):
         made = click.option(flag, name, help=text)(made)
-    made = click.option("--status", type=click.Choice(STATUSES), help="Events with this status.")(
-        made
-    )
+    made = click.option(
+        "--status",
+        metavar=f"[{'|'.join(STATUSES)}]",
+        shell_complete=lambda _context, _option, text: [s for s in STATUSES if s.startswith(text)],
+        help="Events with this status.",
+    )(made)
     return click.argument("ids", nargs=-1)(made)

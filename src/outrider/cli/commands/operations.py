@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outrider.admin.summaries import ParkedAggregate, RefusedAttempt
+    from outrider.admin.summaries import FailureGroup, ParkedAggregate, RefusedAttempt
     from outrider.store.schema.names import OutboxNames
 
 
@@ -38,11 +38,19 @@ def failed(*, database: URL, names: OutboxNames, as_json: bool) -> None:
     outrider failed --database sqlite:///shop.db
     """
     tables = OutboxTables(names)
-    groups = run(database, lambda engine: OutboxInspector(engine, tables).failures(), names)
+
+    async def query(engine: AsyncEngine) -> tuple[list[FailureGroup], int]:
+        inspector = OutboxInspector(engine, tables)
+        return await inspector.failures(), sum(s.retrying for s in await inspector.sinks())
+
+    groups, retrying = run(database, query, names)
     rows = [(g.events, g.sink, g.event_type, g.error, g.first, g.last) for g in groups]
     heads = ("events", "sink", "type", "error", "first", "last")
     text = table("failed events", heads, rows) if groups else "nothing has failed."
     print_result({"failed": groups}, text, as_json=as_json)
+    if retrying:
+        told = f"{retrying:,} events were refused and are retried; `outrider dashboard` lists them"
+        click.echo(told, err=True)
     raise SystemExit(1 if groups else 0)
 
 
