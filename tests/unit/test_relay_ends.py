@@ -63,13 +63,18 @@ def free_lanes(store: MemoryOutboxStore) -> int:
 
 
 @pytest.mark.fault("E13")
-async def test_publisher_that_raises_cancelled_error_refuses_one_event_and_the_loop_goes_on() -> (
-    None
-):
+class Panic(BaseException):
+    """What extensions raise that are written in Rust."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, Panic])
+async def test_publisher_that_raises_no_exception_refuses_one_event_and_the_loop_goes_on(
+    error: type[BaseException],
+) -> None:
     # given
     def answer(envelope: Any) -> Outcome:
         if envelope.payload["n"] == 2:
-            raise asyncio.CancelledError
+            raise error
         return ACCEPTED
 
     store, sink = MemoryOutboxStore(), RecordingSink(answer)
@@ -84,7 +89,8 @@ async def test_publisher_that_raises_cancelled_error_refuses_one_event_and_the_l
         # then
         assert relay.problem is None
     assert rows[0].status == "published"
-    assert str(rows[1].last_error).startswith("the publisher raised CancelledError at tests/")
+    reason = str(rows[1].last_error)
+    assert reason.startswith(f"the publisher raised {error.__name__} at tests/")
 
 
 @pytest.mark.fault("E12")

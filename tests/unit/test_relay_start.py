@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outrider import (
+    BrokerUnavailable,
     ConfigurationError,
     DatabaseUnavailable,
     DomainEvent,
@@ -22,6 +23,7 @@ from outrider import (
     create_all,
 )
 from outrider.observability.prometheus import PrometheusMetrics
+from outrider.outcomes import ACCEPTED
 from outrider.relay.outages import Outages
 from outrider.signals import (
     RelayStarted,
@@ -62,6 +64,29 @@ async def test_sink_that_is_away_at_the_start_is_told_although_nothing_is_pendin
         assert relay.problem is None
         assert registry.get_sample_value("outbox_sink_up", {"sink": "default"}) == 1
     assert len(signals.of(SinkUnavailable)) == len(signals.of(SinkAvailable)) == 1
+
+
+async def test_nothing_is_published_before_the_publisher_was_opened() -> None:
+    # given
+    class OpensLate(RecordingSink):
+        opened = 0
+
+        async def open(self) -> None:
+            self.opened += 1
+            if self.opened < 3:
+                raise BrokerUnavailable("not yet")
+
+    store, opened_at = MemoryOutboxStore(), []
+    sink = OpensLate(lambda _: opened_at.append(sink.opened) or ACCEPTED)
+    (row,) = store.record(PLACED)
+
+    # when
+    async with OutboxRelay(store, sink, QUICK):
+        await until(lambda: row.status == "published")
+
+    # then
+    assert opened_at == [3]
+    assert row.retry_count == 0
 
 
 async def test_open_that_never_ends_does_not_hold_the_start() -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from outrider.ports import EventPublisher, OutboxStore
     from outrider.relay.config import RelayConfig
     from outrider.relay.leases import HeldLanes
-    from outrider.relay.outages import Outages
+    from outrider.relay.outages import Connect, Outages
     from outrider.signals import OnSignal
 
 
@@ -63,6 +63,7 @@ class RelayLoop:
         *,
         lanes: HeldLanes,
         outages: Outages,
+        connect: Connect,
         stopping: asyncio.Event,
         signal: OnSignal,
     ) -> None:
@@ -70,7 +71,7 @@ class RelayLoop:
         self.published = 0
         self._store, self._publisher, self._config = store, publisher, config
         self._held, self._outages, self._stopping, self._signal = lanes, outages, stopping, signal
-        self._sink = store.sink
+        self._sink, self._connect = store.sink, connect
         self._woken = asyncio.Event()
         self._named: frozenset[int] | None = None
         """The lanes that wake-ups named since the last round; None if any lane may have work."""
@@ -199,7 +200,7 @@ class RelayLoop:
         """Whether all were accepted."""
         clock = asyncio.get_running_loop().time
         started = clock()
-        outcomes = await self._publish(batch)
+        outcomes = await self._publish_opened(batch)
         if outcomes is None:
             self._signal(LeaseWasLost(sink=self._sink, lanes=0, events=len(batch)))
             return False
@@ -238,6 +239,12 @@ class RelayLoop:
             await sleep_unless(self._stopping, self._congestion.next_delay())
         return len(accepted) == len(batch)
 
+    async def _publish_opened(self, batch: list[ClaimedEvent]) -> Sequence[Outcome] | None:
+        """Publish, but open the publisher first if that has never succeeded."""
+        if not self._outages.was_connected and (problem := await self._connect()):
+            return [Unknown(problem)] * len(batch)
+        return await self._publish(batch)
+
     async def _publish(self, batch: list[ClaimedEvent]) -> Sequence[Outcome] | None:
         """One outcome per event, or None if the lease ran out meanwhile."""
         envelopes = [event.envelope for event in batch]
@@ -256,11 +263,11 @@ class RelayLoop:
                     return [Unknown(str(error))] * len(batch)
                 except (ConfigurationError, TimeoutError):
                     raise
-                except asyncio.CancelledError as error:
-                    if is_cancelled():
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and is_cancelled():
                         raise
-                    return await self._publish_apart(batch, error)
-                except Exception as error:  # noqa: BLE001 - a publisher that users wrote
                     if isinstance(error, OSError) and error.filename is None:
                         # Of a connection, or a full disk: the event is not at fault.
                         return [Unknown(self._reason(error))] * len(batch)

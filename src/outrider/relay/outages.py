@@ -25,6 +25,8 @@ class Outages:
         self._sink_backoff, self._store_backoff = OutageBackoff(), OutageBackoff()
         self._sink_is_away = asyncio.Event()
         self._published_at = -inf
+        self.was_connected = False
+        """Whether the publisher was opened; before that, no loop publishes."""
 
     @property
     def store_problem(self) -> str | None:

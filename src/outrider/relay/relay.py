@@ -85,6 +85,7 @@ class OutboxRelay(BackgroundService):
                 self.config,
                 lanes=self._lanes,
                 outages=self._outages,
+                connect=self._connect_sink,
                 stopping=self._stopping,
                 signal=self._signal,
             )
@@ -92,6 +93,7 @@ class OutboxRelay(BackgroundService):
         ]
         self._cleanup = Cleanup(store, self.config.retention, self._lanes, store.sink, self._signal)
         self._renew_now = asyncio.Event()
+        self._connecting = asyncio.Lock()
 
     @property
     def _health_problem(self) -> str | None:
@@ -142,7 +144,7 @@ class OutboxRelay(BackgroundService):
         """Returns why the sink cannot be reached now, if it cannot."""
         limit = self.config.publish_timeout.total_seconds()
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit), self._connecting:
                 opening = open_publisher(self._publisher)
                 await call_apart("the publisher", opening, self.config.patience_s)
         except BrokerUnavailable as error:
@@ -152,6 +154,7 @@ class OutboxRelay(BackgroundService):
         except OSError as error:  # a publisher that users wrote
             reason = failure_reason(error, self.config.error_detail)
             return f"the publisher raised {reason}"
+        self._outages.was_connected = True
         return None
 
     async def _until_stored(self, call: Callable[[], Awaitable[T]]) -> T | None:
