@@ -129,7 +129,7 @@ class BackgroundService(_Entered):
         await self.stop()
 
     async def start(self) -> None:
-        """Run in a background task; returns when connected, or when the broker is known to be away."""
+        """Run in a background task; returns when it is connected, or when its broker is away."""
         opened = asyncio.Event()
         task = self._begin(opened)
         waiting = asyncio.create_task(opened.wait())
