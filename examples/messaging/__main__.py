@@ -3,8 +3,11 @@
 import argparse
 import logging
 import os
+import sys
 
 import uvicorn
+
+from outrider import ConfigurationError
 
 from .app import create_app
 from .database import upgrade
@@ -27,7 +30,10 @@ def main() -> None:
     port = parser.parse_args().port
     settings = Settings.read(os.environ)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    upgrade(settings.database_url)
+    try:
+        upgrade(settings.database_url)
+    except ConfigurationError as error:
+        sys.exit(f"{error}. This example needs a database of its own: set DATABASE_URL.")
     print(TRY.format(url=f"http://{HOST}:{port}"), flush=True)
     uvicorn.run(create_app(settings), host=HOST, port=port, timeout_graceful_shutdown=5)
 

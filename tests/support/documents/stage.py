@@ -22,6 +22,10 @@ DEADLINE = 90
 POSTGRES = "postgresql://shop:secret@localhost/shop"
 SERVERS: dict[str, Callable[[Services], str]] = {
     POSTGRES: create_database,
+    **{
+        POSTGRES.removesuffix("shop") + example: create_database
+        for example in ("accounts", "decisions", "event_logger", "messaging")
+    },
     "amqp://shop:secret@localhost/": lambda services: services.rabbitmq.url,
     "redis://:secret@localhost:6379/0": lambda services: services.redis.url,
     "nats://shop:secret@localhost:4222": lambda services: services.nats.url,
