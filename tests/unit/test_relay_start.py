@@ -36,6 +36,7 @@ from outrider.signals import (
 from outrider.testing.memory_broker import MemoryBroker
 from outrider.testing.memory_store import MemoryOutboxStore
 from tests.support.doubles import RecordingSink, SignalRecorder
+from tests.support.limits import MAX_WAIT_S
 from tests.support.until import until
 
 QUICK = RelayConfig(poll_interval=timedelta(milliseconds=10))
@@ -158,7 +159,8 @@ async def test_publisher_that_returns_nothing_to_await_ends_its_relay_at_the_fir
 
     # when
     with pytest.raises(ConfigurationError, match="the publisher returned nothing to await: write"):
-        await OutboxRelay(store, sink, QUICK).run()
+        async with asyncio.timeout(MAX_WAIT_S):
+            await OutboxRelay(store, sink, QUICK).run()
 
     # then
     assert len(sent) == 1
