@@ -66,9 +66,9 @@ MUTATIONS: Final = {
         (
             Edit(
                 "relay/loop.py",
-                "        outcomes = await self._publish(batch)\n",
+                "        outcomes = await self._publish_opened(batch)\n",
                 "        await self._settle(batch, [], [])\n"
-                "        outcomes = await self._publish(batch)\n",
+                "        outcomes = await self._publish_opened(batch)\n",
             ),
         ),
         r"Counter\(\{'published': [12]\}\) == \{'pending': [12]\}",
@@ -308,7 +308,7 @@ MUTATIONS: Final = {
         (
             Edit(
                 "consumer/handler_runner.py",
-                "own = isinstance(error, HandlerMisbehaved | DecodeError)",
+                "own = isinstance(error, _OWN_ERRORS)",
                 "own = True",
             ),
         ),
