@@ -157,6 +157,25 @@ async def test_sync_session_in_a_thread_wakes_too(
     engine.dispose()
 
 
+async def test_wake_up_whose_connection_an_operator_ended_is_sent_on_a_new_one(
+    session: AsyncSession, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with session.begin():
+        Outbox().record(session, happened())
+    await listener.next()
+    ended = await listener.connection.fetchval(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND query LIKE 'NOTIFY%'"
+    )
+
+    async with session.begin():
+        Outbox().record(session, happened())
+
+    await listener.next()
+    assert ended == 1
+    assert "wake-up failed" not in caplog.text
+
+
 @pytest.mark.fault("D13")
 async def test_wake_up_that_fails_is_said_once_and_costs_nothing(
     services: Services, caplog: pytest.LogCaptureFixture

@@ -94,19 +94,27 @@ class _Sender:
         self._loop = asyncio.new_event_loop() if engine.dialect.is_async else None
         self._connection: Connection | None = None
         self._driver: Any = None
-        self._failing = False
+        self._was_open = self._failing = False
 
     def send(self, payload: str) -> None:
+        """Send it; on a new connection if the one at hand was cut off since the last time."""
+        error = self._try_to_send(payload)
+        if error is not None and self._was_open:
+            error = self._try_to_send(payload)
+        if error is not None and not self._failing:
+            _log.warning("wake-up failed, relays will poll (%s)", type(error).__name__)
+        self._failing = error is not None
+
+    def _try_to_send(self, payload: str) -> Exception | None:
+        self._was_open = self._connection is not None
         try:
-            if self._connection is None:
+            if not self._was_open:
                 self._call(self._connect)
             self._notify(payload)
-            self._failing = False
         except Exception as error:  # noqa: BLE001 - polling finds what a wake-up missed
-            if not self._failing:
-                _log.warning("wake-up failed, relays will poll (%s)", type(error).__name__)
-            self._failing = True
             self._drop()
+            return error
+        return None
 
     def close(self) -> None:
         self._drop()
