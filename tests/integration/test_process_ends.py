@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +20,7 @@ from outrider.store.schema.tables import OutboxTables
 from outrider.testing.services import Services
 from tests.support.canary import CANARY
 from tests.support.databases import Database, insert
+from tests.support.http_client import fetch, free_port
 from tests.support.until import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1"
@@ -184,22 +182,6 @@ def test_process_of_several_that_dies_takes_the_others_along(
     text = log.read_text()
     assert "one of 2 processes has ended with code -9; the others are stopped" in text
     assert text.count("stopped after 0 events") == 1
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def fetch(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
 
 
 def test_health_port_tells_of_a_sink_that_is_away_before_anything_is_published(

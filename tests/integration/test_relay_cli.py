@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from outrider.testing.services import Services
 from tests.support.canary import CANARY
 from tests.support.databases import Database, create_database, insert
+from tests.support.http_client import fetch, free_port
 from tests.support.until import wait_until
 
 PATHS = ("livez", "readyz", "metrics", "other")
@@ -239,22 +238,6 @@ def test_relay_says_what_is_connected_and_ends_on_sigterm(
     assert "(notified)" in text
     for secret in (services.postgres.password, services.rabbitmq.password):
         assert secret not in text
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def fetch(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
 
 
 def test_health_port_tells_life_readiness_and_numbers(services: Services, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 
 from pamqp import base, body, commands, frame, header
 
-from outrider import EventEnvelope, EventId
+from outrider import EventEnvelope
 from outrider.brokers.rabbitmq import RabbitMQConfig, RabbitMQPublisher
+from tests.support.brokers.events import event
 
 PASSWORD = "canary-password"
 
@@ -237,14 +238,7 @@ async def publishing(
 def envelope(
     aggregate: str = "a", data: bytes = b"{}", event_type: str = "order.placed"
 ) -> EventEnvelope:
-    return EventEnvelope(
-        event_id=EventId.new(),
-        event_type=event_type,
-        aggregate_type="order",
-        aggregate_id=aggregate,
-        occurred_at=datetime.now(UTC),
-        data=data,
-    )
+    return event(aggregate, event_type, data)
 
 
 async def acknowledge(talk: Conversation) -> None:
